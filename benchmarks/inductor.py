@@ -7,7 +7,7 @@ that the best timed one keeps, the timings that are saved, and the share for as 
 
     python benchmarks/inductor.py DATA/triton/mm__A100.parquet --learn-from OTHER.parquet …
 
-The order of launches is learned from the tables of other kernels, because the shipped one has
+The orders of launches are learned from the tables of other kernels, because the shipped ones have
 learned from this table. The library's routines are in the table ``…__library.parquet`` beside it.
 """
 
@@ -23,7 +23,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import torch
-from launch_training import fit_order
+from launch_training import fit_orders
 from machine import heading, markdown
 from recorded_tables import read
 from torch._inductor.ir import FixedLayout
@@ -39,7 +39,7 @@ from foretune.tune.triton.inductor import InductorChooser
 
 BUDGETS = (1, 2, 4, 8)
 LEARNED = 400
-"""Problems of another table that the order of launches learns from."""
+"""Problems of another table that the orders of launches learn from."""
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
     runs = pd.read_parquet(options.table)
     routines = pd.read_parquet(library)
     device = str(runs["device"].iloc[0])
-    order = fit_order(
+    orders = fit_orders(
         [
             problem.learned
             for path in options.learn_from
@@ -61,7 +61,7 @@ def main() -> None:
         ]
     )
     with (
-        patch.object(prior, "shipped_order", lambda: order),
+        patch.object(prior, "shipped_orders", lambda: orders),
         ReplayDriver(lambda launch: 1.0, device=device).active(),
     ):
         problems = list(listed(runs, routines, options.problems))

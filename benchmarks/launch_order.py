@@ -1,9 +1,10 @@
-"""Trains the order of launches that comes with Foretune, on recorded tables of real GPUs.
+"""Trains the orders of launches that come with Foretune, on recorded tables of real GPUs.
 
-    PYTHONPATH=src python benchmarks/launch_order.py TABLE.parquet…
+    PYTHONPATH=src python benchmarks/launch_order.py TABLE… [--keep LISTS.pickle]
 
-What is learned goes to ``tune/triton/shipped/launches.npz``. Beside it, ``launches.json`` says from
-what it was learned. The rows of the tables are not in it. `recorded.py` prints how good it is.
+What is learned of kernels that multiply tiles goes to ``tune/triton/shipped/launches.npz``, what is
+learned of others to ``rows.npz``. Beside them, ``launches.json`` says from what it was learned. The
+rows of the tables are not in it. `recorded_left_out.py` prints how good it is.
 """
 
 import argparse
@@ -13,57 +14,66 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-import recorded_tables
-from launch_training import fit_order, save_order
+from launch_training import fit_orders, fit_row_order
+from recorded_lists import ProblemList, read_or_load
 
-from foretune.tune.triton.launch_order import SHIPPED
+from foretune.tune.triton import launch_order, row_order
 
-PROBLEMS = 1500
-
-
-def sources(path: Path, kernels: Sequence[str]) -> list[str]:
-    """Return who measured a table."""
-    if path.suffix == ".jsonl":
-        return ["foretune"]
-    rows = pd.read_parquet(path, columns=["kernel", "source"])
-    return sorted({text.split()[0] for text in rows["source"][rows["kernel"].isin(kernels)]})
+PROBLEMS = 60
+"""Maximum number of problems of a list: more kernels teach, more problems of a kernel do not."""
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tables", nargs="+", type=Path)
-    parser.add_argument("--problems", type=int, default=PROBLEMS, help="most problems of a table")
-    parser.add_argument("--out", type=Path, default=SHIPPED)
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="where the lists are kept")
+    parser.add_argument("--problems", type=int, default=PROBLEMS, help="most problems of a list")
+    parser.add_argument("--out", type=Path, default=launch_order.SHIPPED.parent)
     options = parser.parse_args(argv)
-    card: dict[str, object] = {
-        "what": "an order of launches of Triton kernels that multiply tiles, and time ratios",
-        "learned_by": "LambdaMART on columns of foretune.features.launches",
-        "holds": "trees and a curve, no row of the tables",
-        "tables": {},
+
+    lists = read_or_load(options.keep, options.tables, options.problems)
+    problems = [p for of_kernel in lists for p in of_kernel.problems]
+    orders = fit_orders([p.learned for p in problems if p.launches])
+    orders.save(options.out / launch_order.SHIPPED.name)
+    rows = fit_row_order([p.learned_rows for p in problems if p.elements])
+    rows.save(options.out / row_order.SHIPPED.name)
+
+    card = {
+        "what": "orders of launches of Triton kernels, and time ratios",
+        "learned_by": "LambdaMART on columns of foretune.features.launches, isotonic curves; "
+        "boosted trees on columns of foretune.tune.triton.row_order",
+        "holds": "trees and curves, no row of the tables",
+        "tables": {path.name: _entry(path, lists) for path in options.tables},
     }
-    problems = []
-    for path in options.tables:
-        tables = recorded_tables.read(path, options.problems)
-        found = [r for some in tables.values() for r in some if r.is_product]
-        problems += [r.learned for r in found]
-        kernels = sorted({r.kernel for r in found})
-        card["tables"] |= {
-            path.name: {  # type: ignore[operator]
-                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-                "source": sources(path, kernels),
-                "kernels": kernels,
-                "device": found[0].call.device.name,
-                "problems": len(found),
-                "dtypes": dict(Counter(r.dtype for r in found)),
-            }
-        }
-    order = fit_order(problems)
-    save_order(order, options.out)
     text = json.dumps(card, indent=1)
-    options.out.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+    (options.out / launch_order.SHIPPED.name).with_suffix(".json").write_text(text + "\n")
     print(text)
+
+
+def _entry(path: Path, lists: Sequence[ProblemList]) -> dict[str, Any]:
+    """Return what the card says of a table."""
+    of_table = [of_kernel for of_kernel in lists if of_kernel.table == path.name]
+    problems = [problem for of_kernel in of_table for problem in of_kernel.problems]
+    kernels = sorted({problem.kernel for problem in problems})
+    return {
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "source": _sources(path, kernels),
+        "kernels": kernels,
+        "device": ", ".join(sorted({problem.device.name for problem in problems})),
+        "problems": len(problems),
+        "dtypes": dict(Counter(problem.dtype for problem in problems)),
+    }
+
+
+def _sources(path: Path, kernels: Sequence[str]) -> list[str]:
+    """Return who measured a table."""
+    if path.suffix == ".jsonl":
+        return ["foretune"]
+    rows = pd.read_parquet(path, columns=["kernel", "source"])
+    return sorted({text.split()[0] for text in rows["source"][rows["kernel"].isin(kernels)]})
 
 
 if __name__ == "__main__":

@@ -1,18 +1,28 @@
-"""Fits an order of launches (`foretune.tune.triton.launch_order`) to measured problems."""
+"""Fits the orders of launches (`foretune.tune.triton.launch_order`) to measured problems."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from foretune.features.launches import LaunchFeatures
 from foretune.support.lazy import require
-from foretune.tune.triton.launch_order import LaunchOrder, RankingTrees, launch_scores
+from foretune.tune.triton.launch_order import (
+    ANALYTIC,
+    RANKING,
+    SIZES,
+    LaunchOrders,
+    RankingTrees,
+    SlowdownCurve,
+    ranking_scores,
+    size_scores,
+)
+from foretune.tune.triton.row_order import RowOrder
 
-ROUNDS, MAX_DEPTH = 400, 6
+ROUNDS, MAX_DEPTH = 200, 6
 LAMBDAMART_PARAMETERS = {
     "objective": "rank:ndcg",
     "lambdarank_pair_method": "topk",
@@ -30,6 +40,22 @@ GAIN = 31.0
 """Gain of the fastest candidate for LambdaMART; others have the square of their relative speed."""
 MAX_LOG_SLOWDOWN = 1.5
 """Clip of log slow-downs; failures count as this."""
+MAX_FOLDS = 4
+"""Maximum number of groups of kernels that are held out to fit the curves."""
+ROW_ROUNDS, ROW_MAX_DEPTH = 80, 3
+ROW_PARAMETERS = {
+    "objective": "reg:squarederror",
+    "base_score": 0.0,
+    "eta": 0.1,
+    "max_depth": ROW_MAX_DEPTH,
+    "subsample": 0.8,
+    "min_child_weight": 5,
+    "seed": 0,
+    "nthread": 1,
+}
+"""Shallow trees: few kernels teach them."""
+KERNEL_WEIGHT = 1000.0
+"""Sum of the weights of a kernel's runs."""
 KNOTS = 24
 """Number of knots of the curve."""
 MIN_SLOPE = 1e-3
@@ -59,59 +85,108 @@ class MeasuredProblem:
         return np.minimum(-np.log(np.maximum(self.relative_speed, 1e-9)), MAX_LOG_SLOWDOWN)
 
 
-def fit_order(problems: Sequence[MeasuredProblem]) -> LaunchOrder:
+def fit_orders(problems: Sequence[MeasuredProblem]) -> LaunchOrders:
     """Fit to problems; needs XGBoost and scikit-learn.
 
-    The curve is fitted to held-out kernels, or with one kernel to held-out halves of
+    The curves are fitted to held-out kernels, or with one kernel to held-out halves of
     its problems.
     """
+    folds = _folds(problems)
+    held_out: dict[str, list[np.ndarray]] = {RANKING: [], SIZES: [], ANALYTIC: []}
+    judged: list[MeasuredProblem] = []
+    for fold in sorted(set(folds)):
+        others = [p for p, i in zip(problems, folds, strict=True) if i != fold]
+        ranking = _fit_ranking(others)
+        sizes = _fit_sizes(others)
+        for p in (p for p, i in zip(problems, folds, strict=True) if i == fold):
+            held_out[RANKING].append(ranking_scores(ranking, p.columns))
+            held_out[SIZES].append(size_scores(sizes, p.columns))
+            held_out[ANALYTIC].append(p.columns.analytic_log_time)
+            judged.append(p)
+    curves = {name: _fit_curve(scores, judged) for name, scores in held_out.items()}
+    return LaunchOrders(_fit_ranking(problems), _fit_sizes(problems), curves)
+
+
+@dataclass(frozen=True)
+class MeasuredRows:
+    """All candidates of one problem of a kernel without a product, measured.
+
+    ``columns`` are those of `RowLaunches`, ``rule`` is the rule's log slow-down; ``time_ms`` is
+    infinite for failures.
+    """
+
+    kernel: str
+    columns: np.ndarray
+    rule: np.ndarray
+    time_ms: np.ndarray
+
+
+def fit_row_order(problems: Sequence[MeasuredRows]) -> RowOrder:
+    """Fit the correction of the rule to problems; all kernels have equal weight."""
+    xgboost = require("xgboost", "learn", "a predictor of boosted trees")
+    runs_by_kernel = Counter[str]()
+    for p in problems:
+        runs_by_kernel[p.kernel] += int(np.isfinite(p.time_ms).sum())
+
+    columns, errors, weights = [], [], []
+    for p in problems:
+        ran = np.isfinite(p.time_ms)
+        slowdown = np.minimum(np.log(p.time_ms[ran] / p.time_ms[ran].min()), MAX_LOG_SLOWDOWN)
+        columns.append(p.columns[ran])
+        errors.append(slowdown - p.rule[ran])
+        weights.append(np.full(ran.sum(), KERNEL_WEIGHT / runs_by_kernel[p.kernel]))
+    data = xgboost.DMatrix(
+        np.concatenate(columns), np.concatenate(errors), weight=np.concatenate(weights)
+    )
+    booster = xgboost.train(ROW_PARAMETERS, data, ROW_ROUNDS)
+    return RowOrder(tree_nodes(booster, ROW_MAX_DEPTH))
+
+
+def _folds(problems: Sequence[MeasuredProblem]) -> list[int]:
+    """Return the group of each problem: whole kernels, or halves of the only one."""
     kernels = sorted({p.kernel for p in problems})
-    fold_of_problem = [kernels.index(p.kernel) for p in problems]
     if len(kernels) == 1:
-        fold_of_problem = [i % 2 for i in range(len(problems))]
-    relative_scores: list[np.ndarray] = []
-    log_slowdowns: list[np.ndarray] = []
-    weight: list[float] = []
-    for held_out in set(fold_of_problem):
-        trees = _fit_trees(
-            [p for p, i in zip(problems, fold_of_problem, strict=True) if i != held_out]
-        )
-        for p in (p for p, i in zip(problems, fold_of_problem, strict=True) if i == held_out):
-            succeeded = p.columns.fits & np.isfinite(p.time_ms)
-            problem_scores = launch_scores(trees, p.columns)[succeeded]
-            relative_scores.append(problem_scores - problem_scores.min(initial=np.inf))
-            log_slowdowns.append(p.log_slowdown[succeeded])
-            weight.append(1.0 / fold_of_problem.count(held_out))
-    scores, ratios = _fit_curve(relative_scores, log_slowdowns, weight)
-    return LaunchOrder(_fit_trees(problems), scores, ratios)
+        return [i % 2 for i in range(len(problems))]
+    return [kernels.index(p.kernel) % MAX_FOLDS for p in problems]
 
 
-def save_order(order: LaunchOrder, path: Path) -> None:
-    """Write one file of arrays."""
-    arrays = {f.name: np.asarray(getattr(order.trees, f.name)) for f in fields(RankingTrees)}
-    arrays |= {n: a.astype(np.int32) for n, a in arrays.items() if a.dtype == np.int64}
-    curve = {f.name: np.asarray(getattr(order, f.name)) for f in fields(order) if f.name != "trees"}
-    np.savez_compressed(path, **arrays, **curve)  # type: ignore[arg-type]
+def _fit_ranking(problems: Sequence[MeasuredProblem]) -> RankingTrees:
+    """Fit trees that correct the analytic time."""
+    return _fit_trees(
+        problems,
+        columns=[p.columns.values for p in problems],
+        base_margin=-np.concatenate([p.columns.analytic_log_time for p in problems]),
+    )
 
 
-def _fit_trees(problems: Sequence[MeasuredProblem]) -> RankingTrees:
-    """Fit the ranking trees; all kernels have equal weight."""
+def _fit_sizes(problems: Sequence[MeasuredProblem]) -> RankingTrees:
+    """Fit trees on plain sizes."""
+    return _fit_trees(problems, columns=[p.columns.sizes for p in problems])
+
+
+def _fit_trees(
+    problems: Sequence[MeasuredProblem],
+    *,
+    columns: Sequence[np.ndarray],
+    base_margin: np.ndarray | None = None,
+) -> RankingTrees:
+    """Fit ranking trees; all kernels have equal weight."""
     xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
     kernels, number, counts = np.unique(
         [p.kernel for p in problems], return_inverse=True, return_counts=True
     )
     data = xgboost.DMatrix(
-        np.concatenate([p.columns.values for p in problems]),
+        np.concatenate(columns),
         GAIN * np.concatenate([p.relative_speed for p in problems]) ** 2,
         group=[len(p.time_ms) for p in problems],
         weight=len(problems) / len(kernels) / counts[number],
-        base_margin=-np.concatenate([p.columns.analytic_log_time for p in problems]),
+        base_margin=base_margin,
     )
-    return ranking_trees(xgboost.train(LAMBDAMART_PARAMETERS, data, ROUNDS))
+    return tree_nodes(xgboost.train(LAMBDAMART_PARAMETERS, data, ROUNDS), MAX_DEPTH)
 
 
-def ranking_trees(booster: Any) -> RankingTrees:
+def tree_nodes(booster: Any, depth: int) -> RankingTrees:
     """Return the trees of an XGBoost booster; its base score, which all rows share, is left out."""
     learner = json.loads(bytes(booster.save_raw("json")))["learner"]
     trees = learner["gradient_booster"]["model"]["trees"]
@@ -125,20 +200,28 @@ def ranking_trees(booster: Any) -> RankingTrees:
         bound=np.where(inner, bound, np.nan).astype(np.float32),
         leaf=np.where(inner, 0.0, bound).astype(np.float32),
         roots=roots,
-        depth=MAX_DEPTH,
+        depth=depth,
     )
 
 
-def _fit_curve(
-    relative_scores: Sequence[np.ndarray],
-    log_slowdowns: Sequence[np.ndarray],
-    weight: Sequence[float],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the knots of the isotonic curve from scores to log slow-downs."""
+def _fit_curve(scores: Sequence[np.ndarray], problems: Sequence[MeasuredProblem]) -> SlowdownCurve:
+    """Return the isotonic curve from relative scores to log slow-downs; kernels weigh the same."""
     from sklearn.isotonic import IsotonicRegression
 
-    scores = np.concatenate(relative_scores)
-    knots = np.unique(np.quantile(scores, np.linspace(0.0, 1.0, KNOTS)))
-    weights = np.repeat(weight, [len(each) for each in relative_scores])
-    rising = IsotonicRegression().fit(scores, np.concatenate(log_slowdowns), sample_weight=weights)
-    return knots, rising.predict(knots) + MIN_SLOPE * knots
+    kernels = [p.kernel for p in problems]
+    relative_scores = []
+    log_slowdowns = []
+    weights = []
+    for of_problem, p in zip(scores, problems, strict=True):
+        succeeded = p.columns.fits & np.isfinite(p.time_ms)
+        known = of_problem[succeeded]
+        relative_scores.append(known - known.min(initial=np.inf))
+        log_slowdowns.append(p.log_slowdown[succeeded])
+        weights.append(np.full(len(known), 1.0 / kernels.count(p.kernel)))
+
+    all_scores = np.concatenate(relative_scores)
+    knots = np.unique(np.quantile(all_scores, np.linspace(0.0, 1.0, KNOTS)))
+    rising = IsotonicRegression().fit(
+        all_scores, np.concatenate(log_slowdowns), sample_weight=np.concatenate(weights)
+    )
+    return SlowdownCurve(knots, rising.predict(knots) + MIN_SLOPE * knots)

@@ -1,21 +1,31 @@
-"""How much room plans leave for the cache, beside what engines report.
+"""Planned memory beside what engines report: the weights, and the room for the cache.
 
-Run: ``python benchmarks/plan_memory.py``. ``kv_rooms.json`` holds rooms that engines logged when
-they started: most are of llm-d-planner (Apache-2.0), measured with vLLM 0.19 on H100s; the
-constants of ``plan/cost/memory.py`` were fitted to these. Without a model's own rooms, the
-constants are fitted to the others' errors.
+Run: ``python benchmarks/plan_memory.py``. ``kv_rooms.json`` holds what engines logged when they
+started, with its source. Most rooms are of llm-d-planner (Apache-2.0), measured with vLLM 0.19 on
+H100s; the constants of ``plan/cost/memory.py`` were fitted to these. Without a model's own rooms,
+the constants are fitted to the others' errors. Nothing was fitted to the weights.
+
+An error above zero leaves too much room: a room that is too large, or weights that are too small.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.memory import GIB, activation_bytes, engine_bytes, weight_bytes
+from foretune.plan.cost.memory import (
+    GIB,
+    activation_bytes,
+    engine_bytes,
+    expert_multiples,
+    weight_bytes,
+)
 from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.formats import Formats, checkpoint_formats
 from foretune.plan.describe.huggingface import read_config
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.model_catalog import describe_model
@@ -48,6 +58,39 @@ def main() -> None:
             f"{off['off'].abs().mean():.2f} %, most {off['off'].max():+.1f} %; without the model's "
             f"own rooms {off['refitted'].abs().mean():.2f} %, most {off['refitted'].max():+.1f} %"
         )
+
+    print()
+    weights_errors = _print_weights(data)
+    errors = [*(100 * rooms["off"]), *weights_errors]
+    print(
+        f"\nall: {len(errors)} figures, mean |error| {np.abs(errors).mean():.2f} %, too much room "
+        f"by at most {max(errors):.1f} %"
+    )
+
+
+def _print_weights(data: dict[str, Any]) -> list[float]:
+    """Print logged weights of a rank beside planned ones; return the room that is too much, %."""
+    print("| model | ranks | format | logged, GiB | planned | too much room, % | source |")
+    print("|---|---|---|---|---|---|---|")
+    errors = []
+    for row in data["weights"]:
+        architecture = find_system(row["system"]).device.architecture
+        model = replace(
+            describe_model(row["model"]), expert_multiples=expert_multiples(architecture)
+        )
+        layout = Layout.from_labels(model, row["tp"], 1, 1, row["tp"], 1)
+        named = row["weights"]
+        formats = Formats(named, moe=named) if named else checkpoint_formats(model)
+        planned = weight_bytes(model, layout, formats) / GIB
+        errors.append(100 * (1.0 - planned / row["logged_gib"]))
+        print(
+            f"| {row['model'].split('/')[1]} | tp{row['tp']} | {named or 'as published'} "
+            f"| {row['logged_gib']:.2f} | {planned:.2f} | {errors[-1]:+.1f} | {row['source']} |"
+        )
+    worst = max(errors)
+    mean = float(np.abs(errors).mean())
+    print(f"\nweights: {len(errors)}, mean |error| {mean:.2f} %, too much room by {worst:.1f} %")
+    return errors
 
 
 def _describe(name: str, configs: dict[str, Any]) -> ModelDescription:

@@ -28,7 +28,7 @@ from foretune.errors import ForetuneWarning
 from foretune.features.launches import launch_features
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.triton.launch_order import shipped_order
+from foretune.tune.triton.launch_order import shipped_orders
 from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.published import POPULAR, Tunings, knob_meaning
 from foretune.tune.triton.row_order import ELEMENTS_PER_THREAD
@@ -253,7 +253,8 @@ def by_launch_order(family: str, row: Mapping[str, Any], configs: list[Configura
     launches = tile_launches(call, configs)
     assert launches is not None
     columns = launch_features(launches, device)
-    return shipped_order().log_ratios(columns) + 4.0 * ~columns.fits
+    by_order = shipped_orders().log_ratios(columns)
+    return np.mean(list(by_order.values()), axis=0) + 4.0 * ~columns.fits
 
 
 def judge(

@@ -6,6 +6,9 @@ measurements, see their manifests for source and licence). Every line trains on 
 tests on rows that were held out as the line says; the group ``installed`` takes both from the
 tables of the package aiconfigurator-core. The last column is our mean error over the least of the
 plain models beside it.
+
+With ``--as-strangers``, tables have raw columns, and their kernels unknown names (`as_strangers`);
+``--quick`` takes minutes.
 """
 
 import argparse
@@ -16,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from as_strangers import print_strangers
 from machine import heading
 from predictor_tasks import GROUPS, SHARE, Task, thinned
 from sklearn.ensemble import RandomForestRegressor
@@ -36,12 +40,30 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--only", default="", help="groups, separated by commas")
+    parser.add_argument(
+        "--only", default="", help="groups (strangers: tables), separated by commas"
+    )
     parser.add_argument("--model", default="xgboost")
     parser.add_argument("--rows", type=int, default=20_000, help="most rows to learn from")
+    parser.add_argument("--as-strangers", action="store_true", help="unknown names, raw columns")
+    parser.add_argument("--quick", action="store_true", help="strangers: fewer rows and splits")
+    parser.add_argument("--draws", type=int, default=1, help="strangers: draws of each split")
+    parser.add_argument("--out", type=Path, help="strangers: write every line as JSON, too")
+    parser.add_argument("--beside", type=Path, help="strangers: such a file to compare with")
     arguments = parser.parse_args()
-    wanted = set(filter(None, arguments.only.split(","))) or set(GROUPS)
     print(heading("Predictors on what they never saw", local_device("cpu")))
+    names = list(filter(None, arguments.only.split(",")))
+    if arguments.as_strangers:
+        print_strangers(
+            arguments.data,
+            quick=arguments.quick,
+            names=names,
+            draws=arguments.draws,
+            out=arguments.out,
+            beside=arguments.beside,
+        )
+        return
+    wanted = set(names) or set(GROUPS)
     print(f"model: {arguments.model}; figures in %: mean / median / 95th percentile of |error|")
     print(
         "| held out | train / test rows | Foretune | 90 % interval holds; width | "

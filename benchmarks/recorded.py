@@ -22,29 +22,22 @@ import json
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import recorded_tables
-from launch_training import fit_order
+from launch_training import fit_orders
 from machine import markdown
+from recorded_replay import BUDGETS, Chosen, Kept, Replayed
 from recorded_tables import Recorded
 
 from foretune.errors import UsageError
-from foretune.measurement import Measurement
 from foretune.search.encoding import nearest_first
-from foretune.search.loop import Batch
-from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-from foretune.tune.triton.call_tuner import CallTuner, CallTunerFactory
-from foretune.tune.triton.launch_order import LaunchOrder
-from foretune.tune.triton.options import Options
-from foretune.tune.triton.prior import PriorFactory
+from foretune.tune.triton.launch_order import LaunchOrders
 
-BUDGETS = (0, 1, 4, 8)
 AFTER = (12, 30)
 TRAP = 20
 """16-bit problems after which a 32-bit one is asked for."""
@@ -54,100 +47,6 @@ LEARN = 600
 """Problems of a table that a prior learns from."""
 DRAWS = 50
 """Random lists whose mean is the baseline."""
-
-
-Chosen = tuple[Configuration, int, float]
-"""A configuration, the measurements it took, and the loss that was promised."""
-
-
-@dataclass
-class Kept:
-    """What one way of choosing kept, problem by problem."""
-
-    share: list[float] = field(default_factory=list)
-    measured: list[float] = field(default_factory=list)
-    promised: list[float] = field(default_factory=list)
-
-    def note(self, share: float, measured: float, promised: float = float("nan")) -> None:
-        """Take in one problem."""
-        self.share.append(share)
-        self.measured.append(measured)
-        self.promised.append(promised)
-
-    def summary(self) -> dict[str, float]:
-        """Return what is printed; losses relative to the best."""
-        share = np.array(self.share)
-        found = {
-            "kept_mean": share.mean(),
-            "kept_median": np.median(share),
-            "kept_p5": np.quantile(share, 0.05),
-            "kept_worst": share.min(),
-            "measured": np.mean(self.measured),
-            "promised": np.mean(self.promised),
-            "lost": np.mean(1.0 / np.maximum(share, 1e-3) - 1.0),
-            "problems": len(share),
-        }
-        return {n: round(float(v), 4) for n, v in found.items() if v == v}
-
-
-class Replayed:
-    """The decorator of one kernel, its history in memory, its launches from a recording."""
-
-    def __init__(self, order: LaunchOrder | None, runs: Iterable[Measurement] = ()) -> None:
-        self._order = order
-        self._priors: PriorFactory | None = None
-        self.runs = list(runs)
-
-    def copy(self) -> "Replayed":
-        """Return one that knows as much, and learns on its own."""
-        other = Replayed(self._order, self.runs)
-        other._priors = self._priors
-        return other
-
-    def choose(self, problem: Recorded, budgets: Sequence[int] = BUDGETS) -> dict[str, Chosen]:
-        """Return configuration, measurements and promised loss by budget; "auto" is remembered."""
-        call, options = problem.call, Options(store=False)
-        cache = CallTunerFactory(options).cache_of(call)
-        cache.append(*self.runs)
-        self._priors = self._priors or PriorFactory(
-            call.kernel, call.source, call.device, options, self._order
-        )
-        spending = Options(store=False, budget=len(problem.configs))
-        tuner = CallTuner.for_call(
-            call, problem.configs, options=spending, cache=cache, priors=self._priors
-        )
-        automatic = Stopping(None, options.regret)
-        found: dict[str, Chosen] = {}
-        loop = tuner.search.start()
-        batch: Batch[Configuration] | None = next(loop)
-        while True:
-            now = tuner.search.best, tuner.history.new_count, self._promised(tuner, problem)
-            if tuner.history.new_count in budgets:
-                found[str(tuner.history.new_count)] = now
-            reason = automatic.reason(tuner.search.updated_searcher(), tuner.history.new_count)
-            if "auto" not in found and reason is not None:
-                found["auto"] = now
-                self.runs = tuner.history.all_measurements
-            if batch is None or (
-                "auto" in found and tuner.history.new_count >= max(budgets, default=0)
-            ):
-                break
-            try:
-                batch = loop.send([problem.run(c) for c in batch.start])
-            except StopIteration:
-                batch = None
-        if "auto" not in found:
-            found["auto"], self.runs = now, tuner.history.all_measurements
-        return found | {str(b): now for b in budgets if str(b) not in found}
-
-    @staticmethod
-    def _promised(tuner: CallTuner, problem: Recorded) -> float:
-        complete = tuner.history.new_count == len(problem.configs)
-        if complete:
-            return 0.0
-        posterior = tuner.search.updated_searcher().search_posterior
-        return min(posterior.expected_regret, 9.0)
-
 
 Case = tuple[Recorded, Replayed, Sequence[Recorded]]
 """A problem, a decorator for it, and the problems that this has tuned."""
@@ -187,7 +86,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def learned(
     known: Sequence[Recorded], judged: Recorded, options: argparse.Namespace
-) -> LaunchOrder:
+) -> LaunchOrders:
     """Return a prior that learned from the tables that are not held out.
 
     Raises:
@@ -204,11 +103,11 @@ def learned(
     ]
     if not left:
         raise UsageError("no table is left to learn from: give more, or --learn-from TABLE")
-    return fit_order(left)
+    return fit_orders(left)
 
 
 def judge(
-    problems: Sequence[Recorded], order: LaunchOrder | None, options: argparse.Namespace
+    problems: Sequence[Recorded], order: LaunchOrders | None, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return summaries by state and budget, and those of the baselines."""
     dtype, m = options.leave_dtype_out, options.leave_rows_out
@@ -234,7 +133,7 @@ def judge(
 
 
 def learn(
-    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrder | None
+    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrders | None
 ) -> tuple[Kept, dict[str, list[Case]]]:
     """Tune other problems one after the other, in several orders.
 
@@ -255,7 +154,7 @@ def learn(
 
 
 def trap(
-    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrder | None
+    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrders | None
 ) -> dict[str, list[Case]]:
     """Return the 32-bit problems, for a decorator that knows `TRAP` of other types; or nothing."""
     narrow = [r for r in others if r.dtype != "float32"][:TRAP]

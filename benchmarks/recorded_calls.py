@@ -14,7 +14,7 @@ from launch_training import MeasuredProblem
 from recorded_kernels import softmax_rows
 
 from foretune.device import Device
-from foretune.features.launches import launch_features
+from foretune.features.launches import TileLaunch, launch_features
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
 from foretune.tune.triton.problem_key import Call, problem_from_arguments
@@ -70,11 +70,16 @@ class Recorded:
         return self.law is None or bool(self.law.shapes.products)
 
     @cached_property
-    def learned(self) -> MeasuredProblem:
-        """The problem as `launch_training.fit_order` learns from it."""
+    def launches(self) -> list[TileLaunch]:
+        """The launch of each configuration; only of kernels that multiply tiles."""
         launches = tile_launches(self.call, self.configs, self.law)
         assert launches is not None
-        columns = launch_features(launches, self.call.device)
+        return launches
+
+    @cached_property
+    def learned(self) -> MeasuredProblem:
+        """The problem as `launch_training.fit_orders` learns from it."""
+        columns = launch_features(self.launches, self.call.device)
         return MeasuredProblem(self.kernel, columns, self.time_ms)
 
     @property

@@ -219,6 +219,8 @@ class Benchmarker:
             failures={**separate.failures, **failures},
             checked_on=tuple(comparison.checked_on),
             separate_ms=separate.time_ms,
+            cores=comparison.cores(),
+            other_threads=comparison.other_threads(),
         )
 
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:

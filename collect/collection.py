@@ -173,5 +173,5 @@ def collect_runs(
 def describe(measurement: Measurement) -> str:
     """Return a measurement in a few words, for progress lines."""
     if measurement.ok:
-        return f"{measurement.problem}: {measurement.time_ms:.3g} ms"
-    return f"{measurement.problem}: {measurement.status.value.replace('_', ' ')}"
+        return f"{measurement.problem.shown}: {measurement.time_ms:.3g} ms"
+    return f"{measurement.problem.shown}: {measurement.status.value.replace('_', ' ')}"

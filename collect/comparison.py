@@ -34,9 +34,11 @@ ONE_THREAD = 1.02
 """Largest ratio of the process's CPU time to the calling thread's in a launch of one thread."""
 MAX_ROUNDS_S = 5.0  # seconds after which a comparison ends with fewer than `MIN_ROUNDS`
 SPECIAL_SHARE = 0.5
-"""Largest time for special inputs, relative to that of the rounds; one kind is always checked."""
-MIN_SPECIAL_S = 0.1
-"""Seconds for special inputs at least: enough for all kinds if a launch is short."""
+"""Largest CPU time for special inputs, relative to that of the rounds; one kind is always
+checked."""
+MIN_SPECIAL_S = 0.5
+"""CPU seconds for special inputs at least: enough for all kinds if a launch is short. Other load
+takes away time, but no checks."""
 SLOW_MS = 1.0  # slower launches run without an untimed one before: it would change little
 
 
@@ -48,12 +50,16 @@ class Rounds:
     round; ``failures`` gives the reason if a contender has no times. ``checked_on`` says on which
     inputs the outputs were compared: the kind of the rounds' values, then special values.
     ``separate_ms`` are times of a few rounds in which each contender had a process of its own.
+    ``cores`` is how many CPU seconds a contender takes in a second, and ``other_threads`` the share
+    of them in other threads than the calling one; both are medians, and NaN if unknown.
     """
 
     time_ms: Mapping[str, np.ndarray]
     failures: Mapping[str, str] = field(default_factory=dict)
     checked_on: tuple[str, ...] = ()
     separate_ms: Mapping[str, np.ndarray] = field(default_factory=dict)
+    cores: Mapping[str, float] = field(default_factory=dict)
+    other_threads: Mapping[str, float] = field(default_factory=dict)
 
 
 def expected_result(kernel: Kernel, inputs: Inputs) -> Any:
@@ -98,12 +104,19 @@ class _RecordingTimer(Timer):
 
     ``cpu_ms`` is NaN unless the host's clock timed the call, which ran in this thread only and
     waited for nothing. Its time is then what it would take if no other process were given the CPU.
+    ``cores`` and ``other_threads`` are those of `Rounds`.
     """
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the last call: launches with clocks of their own do not use this one."""
         self.returned: Any = None
         self.cpu_ms = math.nan
+        self.cores = math.nan
+        self.other_threads = math.nan
 
     def sample_ms(self, launch: Launch, batch_size: int) -> float:
         def recorded() -> None:
@@ -117,6 +130,8 @@ class _RecordingTimer(Timer):
         thread_ns, total_ns = time.thread_time_ns() - start, time.process_time_ns() - total
         alone = total_ns <= ONE_THREAD * thread_ns and _waits() == waits
         self.cpu_ms = thread_ns * 1e-6 / batch_size if alone else math.nan
+        self.cores = total_ns * 1e-6 / (sample_ms * batch_size)
+        self.other_threads = max(0.0, 1.0 - thread_ns / max(total_ns, 1))
         return sample_ms
 
 
@@ -200,6 +215,8 @@ class InterleavedComparison:
         self.failures: dict[str, Exception] = {}
         self.checked_on: list[str] = []
         self._last: dict[str, _CheckedCall] = {}
+        self._cores: dict[str, list[float]] = {}
+        self._other_threads: dict[str, list[float]] = {}
         expected = expected_result(kernel, self._inputs.new)
         for key in self._shuffled(built):  # each process allocates in another order
             self._attempt(key, partial(self._build, key, built[key], expected))
@@ -253,6 +270,14 @@ class InterleavedComparison:
         slow = all(c.slow and np.isfinite(cpu_times[key]).mean() > 0.5 for key, c in kept.items())
         return {key: np.array((cpu_times if slow else times)[key]) for key in kept}
 
+    def cores(self) -> dict[str, float]:
+        """Return each contender's CPU seconds per second, see `Rounds`."""
+        return {key: float(np.median(values)) for key, values in self._cores.items()}
+
+    def other_threads(self) -> dict[str, float]:
+        """Return each contender's share of CPU seconds in other threads, see `Rounds`."""
+        return {key: float(np.median(values)) for key, values in self._other_threads.items()}
+
     def _check_calls(self, calls: "Mapping[str, _CheckedCall]") -> None:
         """Check the outputs of a round, each with the inputs of its call."""
         for key, call in calls.items():
@@ -262,7 +287,7 @@ class InterleavedComparison:
     def check_special_inputs(self, max_seconds: float) -> None:
         """Run all contenders, untimed, on inputs with zeros, large values, NaN and others."""
         self.checked_on.append(self._kernel.describe_values(self._problem))
-        end = time.perf_counter() + max(max_seconds * SPECIAL_SHARE, MIN_SPECIAL_S)
+        end = time.process_time() + max(max_seconds * SPECIAL_SHARE, MIN_SPECIAL_S)
         for special in self._kernel.special_inputs(self._problem, self._rng):
             inputs = copy_arrays(special.inputs)
             if assign_all(self._inputs.present, inputs):
@@ -270,7 +295,7 @@ class InterleavedComparison:
                 for key in self._shuffled(self._contenders):
                     step = partial(self._check_special, key, inputs, special)
                     self._attempt(key, step)
-            if time.perf_counter() > end:
+            if time.process_time() > end:
                 break
 
     def _check_special(self, key: str, inputs: Inputs, special: SpecialInputs) -> None:
@@ -330,9 +355,11 @@ class InterleavedComparison:
         assign_all(inputs.present, inputs.new)
         if isinstance(launch, SelfTimedLaunch):
             launch.reset()
-        self._timer.returned, self._timer.cpu_ms = None, math.nan  # own clocks leave them so
+        self._timer.forget()
         times.append(sample_ms(launch, 1, self._timer))
         cpu_times.append(self._timer.cpu_ms)
+        self._cores.setdefault(key, []).append(self._timer.cores)
+        self._other_threads.setdefault(key, []).append(self._timer.other_threads)
         contender.slow = times[-1] > SLOW_MS
         if outputs is not None and contender.error_limit is not None:
             copy = launch.output if isinstance(launch, SelfTimedLaunch) else copy_arrays

@@ -16,7 +16,13 @@ import psutil
 from foretune.collect import cpu
 from foretune.collect.gpu_handles import is_mig_slice, query, visible_gpus
 from foretune.collect.machine_load import LoadMonitor, MachineLoad
-from foretune.device import Device, available_cores, canonical_name, find_device_or_none
+from foretune.device import (
+    MEASURED_WHILE,
+    Device,
+    available_cores,
+    canonical_name,
+    find_device_or_none,
+)
 from foretune.errors import MissingExtra, OutputError, UnknownName
 from foretune.support.files import atomic_write, read_json
 from foretune.support.lazy import require
@@ -218,7 +224,7 @@ def local_cpu(measure: bool = True) -> Device:
         if probe:
             specs |= probe.specs
             if probe.disturbance:
-                source += f" while {probe.disturbance}"
+                source += f"{MEASURED_WHILE}{probe.disturbance}"
     return Device(
         name=cpu.cpu_name(),
         kind="cpu",

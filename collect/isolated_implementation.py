@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,7 +21,18 @@ from foretune.errors import MeasurementError, UnknownName
 from foretune.registry import object_at
 from foretune.values import Value
 
-Code = str | Callable[..., Any]  # a function, or its place: ``FILE.py:NAME`` or ``MODULE:NAME``
+
+@runtime_checkable
+class CodePerProblem(Protocol):
+    """Code that is another function for each problem, such as a model of some sizes."""
+
+    def for_problem(self, problem: Mapping[str, Value]) -> Callable[..., Any]:
+        """Return the function for a problem."""
+        ...
+
+
+Code = str | Callable[..., Any] | CodePerProblem
+"""A function, or its place: ``FILE.py:NAME`` or ``MODULE:NAME``."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,30 @@ class Timed:
     calls: int
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a call has to do at least: bytes of inputs and outputs, and operations.
+
+    ``operations`` is NaN if they cannot be counted; ``precision`` is that of the largest array:
+    ``fp64``, ``fp32``, ``fp16``, ``bf16``, ``fp8`` or ``int8``.
+    """
+
+    bytes: int
+    operations: float
+    precision: str
+
+
+_PRECISIONS = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "int8": "int8",
+}
+
+
 class IsolatedImplementation:
     """Calls one implementation.
 
@@ -69,6 +104,7 @@ class IsolatedImplementation:
         self._inputs = inputs
         self._make: Callable[..., Any] | None = None
         self._function: Callable[..., Any] | None = None
+        self._problem: Mapping[str, Value] = {}
         self._clock = time.perf_counter_ns
         self._wait: Callable[[], None] = lambda: None  # a call on the host ends when it returns
         self._args: list[tuple[Any, ...]] = []
@@ -78,7 +114,7 @@ class IsolatedImplementation:
     def load(self, problem: Mapping[str, Value], seed: int) -> str:
         """Make the inputs and load the code; return why its name is invalid, or ""."""
         try:
-            self._make = _load(self._inputs)
+            self._make = _load(self._inputs, problem)
         except UnknownName:
             file, _, name = str(self._inputs).rpartition(":")
             return (
@@ -94,7 +130,7 @@ class IsolatedImplementation:
     def prepare(self, problem: Mapping[str, Value], seeds: Sequence[int]) -> int:
         """Make the arguments of one call per seed; return their bytes."""
         if self._make is None:
-            self._make = _load(self._inputs)
+            self._make = _load(self._inputs, problem)
         self._returned = []
         del self._args[len(seeds) :]
         for number, seed in enumerate(seeds):
@@ -107,9 +143,11 @@ class IsolatedImplementation:
         self._before = [
             [arrays.copy_arrays(leaf) for leaf in arrays.leaves(args)] for args in self._args
         ]
-        if self._function is None:
+        is_for_another = isinstance(self._code, CodePerProblem) and self._problem != problem
+        if self._function is None or is_for_another:
             self._wait = _gpu_wait()
-            self._function = _load(self._code)
+            self._function = _load(self._code, problem)
+            self._problem = dict(problem)
         leaves = arrays.leaves(self._args[0])
         return sum(arrays.as_numpy(leaf).nbytes for leaf in leaves if arrays.is_array(leaf))
 
@@ -127,6 +165,34 @@ class IsolatedImplementation:
 
     def idle(self) -> None:
         """Do nothing; the judge times how long it takes to ask."""
+
+    def work(self) -> Work:
+        """Return what the first of the prepared calls has to do; it is called once more."""
+        args, function = self._args[0], self._function
+        assert function is not None
+        torch = sys.modules.get("torch")
+        operations = float("nan")
+        if torch is None:
+            returned = function(*args)
+        else:
+            from torch.utils.flop_counter import FlopCounterMode
+
+            with FlopCounterMode(display=False) as counter:
+                returned = function(*args)
+            operations = float(counter.get_total_flops()) or operations
+        moved = [
+            leaf
+            for value in (args, returned)
+            for leaf in arrays.leaves(value)
+            if arrays.is_array(leaf) and not isinstance(leaf, list)
+        ]
+        largest = max(moved, key=lambda leaf: leaf.nbytes, default=None)
+        dtype = str(getattr(largest, "dtype", "")).removeprefix("torch.")
+        return Work(
+            bytes=sum(leaf.nbytes for leaf in moved),
+            operations=operations,
+            precision=_PRECISIONS.get(dtype, "fp32"),
+        )
 
     def outputs(self, number: int) -> CallOutputs:
         """Return the outputs of one of the last calls, which cannot know that it is checked."""
@@ -227,5 +293,7 @@ def _gpu_wait() -> Callable[[], None]:
     return torch.cuda.synchronize if torch and torch.cuda.is_available() else lambda: None
 
 
-def _load(code: Code) -> Callable[..., Any]:
-    return object_at(code) if isinstance(code, str) else code
+def _load(code: Code, problem: Mapping[str, Value]) -> Callable[..., Any]:
+    if isinstance(code, str):
+        return object_at(code)
+    return code.for_problem(problem) if isinstance(code, CodePerProblem) else code

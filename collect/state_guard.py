@@ -52,6 +52,8 @@ _GUARDED_CHECKERS = (
     "foretune.collect.benchmark",
     "foretune.collect.comparison",
     "foretune.collect.wrapped.values",
+    "foretune.collect.wrapped.new_values",
+    "foretune.collect.wrapped.whole_numbers",
     "foretune.collect.wrapped.call_arguments",
     "foretune.collect.wrapped.function",
     "foretune.collect.wrapped.output_comparison",

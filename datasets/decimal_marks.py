@@ -65,7 +65,7 @@ def decimal_mark(numbers: Iterable[str], *, where: str, ambiguous_points: bool =
         else:
             undecided.setdefault(POINT if POINT in text else COMMA, text)
 
-    settle = "give foretune import --decimal . or --decimal ,"
+    settle = "give --decimal . or --decimal , (foretune import, train)"
     if len(proofs) == len(MARKS):
         raise UsageError(
             f"{where} has numbers with a decimal point ({proofs[POINT]}) and with a decimal comma "

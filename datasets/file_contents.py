@@ -12,11 +12,18 @@ SQLITE = b"SQLite format 3\0"
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 _BEGINNINGS = {
-    SQLITE: "an SQLite database: --format optuna reads studies",
+    SQLITE: "an SQLite database: --format optuna reads studies, --format nsys exported reports",
     PARQUET: "a Parquet file: let its name end with .parquet",
     b"\x1f\x8b": "compressed with gzip: let its name end with .gz",
     b"PK\x03\x04": "a ZIP archive or a spreadsheet: save the table as CSV",
     b"\x28\xb5\x2f\xfd": "compressed with Zstandard: unpack it first",
+    b"\xfd7zXZ\0": "compressed with xz: unpack it first",
+    b"BZh": "compressed with bzip2: unpack it first",
+    b"\x04\x22\x4d\x18": "compressed with LZ4: unpack it first",
+    b"7z\xbc\xaf": "a 7z archive: unpack it first",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet of Excel: save the table as CSV",
+    b"\x89HDF": "an HDF5 file: save the table as CSV or Parquet",
+    b"ARROW1": "an Arrow file: save the table as Parquet",
     b"%PDF": "a PDF document: save the table as CSV",
 }
 """First bytes -> what the file is, and what to do."""
@@ -36,7 +43,7 @@ _JSON_RECORDS = {
 }
 """Keys of a JSON object -> what the file is."""
 
-_CONVERT = "write its rows as a CSV table and give --format generic"
+_CONVERT = "give --format generic for a list of objects, else write its rows as a CSV table"
 
 _HEADERS = {
     ("Time (%)", "Total Time (ns)", "Instances"): "a summary of nsys stats (--format nsys)",
@@ -47,6 +54,12 @@ _HEADERS = {
         "time_unit",
     ): "a result of Google Benchmark (--format google-benchmark)",
     ("Name", "Calls", "TotalDurationNs"): "a summary of rocprof --stats (--format rocprof)",
+    ("Kernel_Name", "Start_Timestamp"): "a trace of rocprof (--format rocprof)",
+    ("KernelName", "BeginNs"): "a trace of rocprof (--format rocprof)",
+    ("Kernel Name", "Metric Name"): "output of ncu --csv (--format ncu)",
+    ("ID", "Kernel Name"): "output of ncu --csv (--format ncu)",
+    ("GrdX", "BlkX", "Name"): "a trace of nsys stats (--format nsys)",
+    ("model_type", "n_prompt", "avg_ns"): "results of llama-bench (--format llama-bench)",
 }
 """Columns -> the tool that wrote the table."""
 
@@ -79,6 +92,16 @@ def tool_of_columns(columns: set[str]) -> str | None:
     return None
 
 
+def json_tool(document: Any) -> str | None:
+    """Return which tool wrote a JSON document, told by its keys or those of its first record."""
+    record: Any = document[0] if isinstance(document, list) and document else document
+    keys = set(record) if isinstance(record, dict) else set()
+    for names, what in _JSON_RECORDS.items():
+        if keys.issuperset(names):
+            return what if "--format" in what else f"{what}: {_CONVERT}"
+    return None
+
+
 def _json_kind(start: bytes) -> str:
     """Return what a file of JSON is: known records by their keys."""
     try:
@@ -86,10 +109,7 @@ def _json_kind(start: bytes) -> str:
         value, end = json.JSONDecoder(strict=False).raw_decode(text)
     except (ValueError, RecursionError):
         return f"damaged JSON: {_CONVERT}"
-    record: Any = value[0] if isinstance(value, list) and value else value
-    keys = set(record) if isinstance(record, dict) else set()
-    for names, what in _JSON_RECORDS.items():
-        if keys.issuperset(names):
-            return what if "--format" in what else f"{what}: {_CONVERT}"
+    if tool := json_tool(value):
+        return tool
     is_lines = bool(text[end:].strip())
     return f"{'JSON lines' if is_lines else 'JSON'}: {_CONVERT}"

@@ -10,7 +10,7 @@ from foretune.errors import UsageError
 from foretune.measurement import Status
 
 _WORDS = {
-    Status.OK: "ok okay passed pass success successful succeeded correct valid true yes 1 1.0 "
+    Status.OK: "ok okay passed pass success successful succeeded correct valid "
     "complete completed done finished verified not_verified unverified",
     Status.WRONG_RESULT: "wrong_result incorrect wrong mismatch mismatched not_correct "
     "verification_failed failed_verification correctness invalid_result",
@@ -31,14 +31,47 @@ _WORDS = {
 """
 STATUS_OF_WORD = {word: status for status, words in _WORDS.items() for word in words.split()}
 
-STATUS_COLUMNS = ("disposition", "status", "correct", "passed", "verified", "valid")
-"""Names, in lower case, of columns that say how a run ended."""
+STATED = ("disposition", "status")
+"""Columns, in lower case, that say how a run ended, whatever their words are."""
 
-_FALSE = ("false", "no", "0", "0.0")
+OTHER_STATUS_COLUMNS = (
+    *("correct", "passed", "verified", "valid", "pass", "ok", "success", "succeeded"),
+    *("is_correct", "is_valid", "result", "outcome", "state", "check", "correctness"),
+    *("verification", "validation"),
+)
+"""Columns, in lower case, that say how a run ended if all their words do."""
+
+FLAGS = {
+    "failed": Status.RUNTIME_ERROR,
+    "crashed": Status.RUNTIME_ERROR,
+    "error_occurred": Status.RUNTIME_ERROR,
+    "has_error": Status.RUNTIME_ERROR,
+    "oom": Status.RUNTIME_ERROR,
+    "timed_out": Status.TIMEOUT,
+    "invalid": Status.INVALID,
+}
+"""Columns, in lower case -> the status of rows in which they are true."""
+
+EXIT_CODES = ("returncode", "return_code", "exitcode", "exit_code", "exit_status")
+"""Columns, in lower case, with the exit code of a program: 0 is success."""
+
+STATUS_COLUMNS = (*STATED, *OTHER_STATUS_COLUMNS, *FLAGS, *EXIT_CODES)
+
+_YES = ("true", "yes", "1", "1.0")
+_NO = ("false", "no", "0", "0.0")
+_POSITIVE = {
+    *("correct", "passed", "pass", "verified", "valid", "ok", "okay", "matches"),
+    *("success", "succeeded", "successful"),
+}
+"""Words in names of columns whose yes means success."""
+_NEGATIVE = {"not", "no", "un", "failed", "invalid", "incorrect", "error", "errors"}
+
+NO_ERRORS = ("none", "no error", "no errors", "ok", "success", "cudasuccess", "hipsuccess", "nan")
+"""Texts, in lower case, of an error that did not occur."""
 
 
 def status_columns(columns: Iterable[str]) -> list[str]:
-    """Return the columns that say how a run ended."""
+    """Return the columns that may say how a run ended."""
     by_name = {column.strip().lower(): column for column in columns}
     return [by_name[name] for name in STATUS_COLUMNS if name in by_name]
 
@@ -51,8 +84,7 @@ def statuses(values: "pd.Series[Any]", column: str) -> "pd.Series[Any]":
     cells = values.astype(object)
     known: dict[Any, str | None] = {}
     for cell in cells.dropna().unique():
-        word = re.sub(r"[\s\-]+", "_", str(cell).strip().lower())
-        status = _status(word, column)
+        status = _status(_word(cell), column)
         if status is None:
             raise UsageError(
                 f"{cell!r} in column {column!r} is no known status: replace it in the file by "
@@ -72,8 +104,45 @@ def combined_status(table: pd.DataFrame, columns: Sequence[str]) -> "pd.Series[A
     return combined
 
 
+def is_failure_word(cell: Any) -> bool:
+    """Whether a cell is a word for a run that failed, such as ``OOM``."""
+    if not isinstance(cell, str):
+        return False
+    status = STATUS_OF_WORD.get(_word(cell))
+    return status is not None and status is not Status.OK
+
+
+def is_status_word(cell: Any) -> bool:
+    """Whether a cell is a known word for how a run ended."""
+    return isinstance(cell, str) and _word(cell) in STATUS_OF_WORD
+
+
+def _word(cell: Any) -> str:
+    return re.sub(r"[\s\-]+", "_", str(cell).strip().lower())
+
+
 def _status(word: str, column: str) -> Status | None:
-    if word in _FALSE:
-        name = column.strip().lower()
-        return Status.INVALID if name == "valid" else Status.WRONG_RESULT
+    """Return the status of a word; None if it is unknown, or may mean success or failure."""
+    name = column.strip().lower()
+    if name in EXIT_CODES:
+        is_number = re.fullmatch(r"-?\d+(\.0)?", word) is not None
+        return _exit_status(word) if is_number else STATUS_OF_WORD.get(word)
+    if word in (*_YES, *_NO):
+        if name in FLAGS:
+            return FLAGS[name] if word in _YES else Status.OK
+        return _answer(word, name)
     return STATUS_OF_WORD.get(word) or STATUS_OF_WORD.get(word.removeprefix("error_"))
+
+
+def _exit_status(code: str) -> Status:
+    return Status.OK if float(code) == 0 else Status.RUNTIME_ERROR
+
+
+def _answer(word: str, name: str) -> Status | None:
+    """Return the status of a yes or no in a column whose name asks whether a run was right."""
+    words = set(re.findall(r"[a-z]+", name))
+    if words.isdisjoint(_POSITIVE) or not words.isdisjoint(_NEGATIVE):
+        return None
+    if word in _YES:
+        return Status.OK
+    return Status.INVALID if "valid" in words else Status.WRONG_RESULT

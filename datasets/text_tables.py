@@ -4,7 +4,6 @@ Each is told from the whole file, never from its first lines; what stays ambiguo
 the message names the option that settles it. Errors are OSError, ValueError or ForetuneError.
 """
 
-import codecs
 import csv
 import io
 import re
@@ -16,21 +15,25 @@ import pandas as pd
 
 from foretune.datasets.decimal_marks import COMMA, POINT, decimal_mark, plain_number
 from foretune.datasets.file_contents import require_text_table
+from foretune.datasets.status_words import STATUS_OF_WORD
+from foretune.datasets.summary_lines import summary_start
+from foretune.datasets.text_encoding import UTF_8, decoded_table
+from foretune.datasets.text_rows import NAMES, Row, is_number, is_too_long, split_rows
 from foretune.datasets.time_units import MS_PER_UNIT, times_of_runs
-from foretune.errors import RunTableError, UsageError
+from foretune.errors import RunTableError
 from foretune.support.files import read_bytes, require_cells
+from foretune.values import counted
 
-SEPARATORS = (",", ";", "\t", "|")
+GAPS = {
+    *("", "-", "--", "\u2013", "\u2014", "?", "n/a", "#n/a", "na", "n.a.", "<na>"),
+    *("nan", "null", "none", "nil"),
+    *("inf", "+inf", "-inf", "infinity", "-infinity", "\u221e"),
+}
+"""Cells, in lower case, that stand for no number among numbers."""
 
-_NAMES = {"\t": "tab"}
 _MARK_NAMES = {POINT: "decimal point", COMMA: "decimal comma"}
-_ENCODINGS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-_EXCEL_SEPARATOR = re.compile(r"sep=(.)\r?\n")
-_NUMBER_AND_UNIT = re.compile(r"([+-]?[\d.,]*\d[\d.,]*)(\s*[A-Za-zµμ%]+)")
-
+_NUMBER_AND_UNIT = re.compile(r"([+-]?[\d.,]*\d[\d.,]*)(\s*[A-Za-z\u00b5\u03bc%]+)")
 _FOUR_DIGITS = re.compile(r"[1-9]\d{3,}")
-
-Row = list[str]
 
 
 @dataclass(frozen=True)
@@ -58,101 +61,109 @@ class _Body:
     runs: int
 
 
-def read_text_table(path: Path, dialect: Dialect = Dialect()) -> TextTable:
-    """Return the table in a text file, optionally compressed with gzip."""
+def read_text_table(
+    path: Path, dialect: Dialect = Dialect(), header_words: Sequence[str] = ()
+) -> TextTable:
+    """Return the table in a text file, optionally compressed with gzip.
+
+    Lines above the first one that has all ``header_words`` are left out: programs print there.
+    """
     data = read_bytes(path)
     require_text_table(data)
-    encoding = next((e for bom, e in _ENCODINGS.items() if data.startswith(bom)), "utf-8-sig")
-    text = data.decode(encoding)
-    if "\0" in text:
-        raise ValueError("it has zero bytes: save it as UTF-8")
-
-    excel = _EXCEL_SEPARATOR.match(text)
-    if excel is not None:
-        text = text[excel.end() :]
-    said = dialect.separator or (excel[1] if excel is not None else None)
-    separator = said or _separator(text, path)
-    rows = _rows(text, separator)
-    header = rows[0] if rows else []
+    text, encoding = decoded_table(data)
+    text = _from_header(text, header_words)
+    split = split_rows(text, separator=dialect.separator, where=path)
+    rows = split.rows
+    if not rows:
+        raise ValueError("it is empty")
+    header = rows[0]
     require_cells(0, len(header))
-    if _is_too_long(rows):
-        hint = "; a decimal comma needs quotes" if separator == COMMA else ""
-        raise ValueError(f"its lines have more cells than its header{hint}")
-    if header and all(plain_number(cell.strip(), POINT) for cell in header):
-        raise ValueError("its first line has numbers: add a line with the columns' names")
+    _require_header(header, rows, separator=split.separator)
+    body_rows = rows[1:-1] if split.is_cut else rows[1:]
+    body = _body(header, body_rows, path)
 
-    body = _body(header, rows[1:], path)
-    columns = list(zip(*body.rows, strict=True)) if body.rows else [()] * len(header)
+    columns = _columns(body.rows, len(header))
     distinct = [set(map(str.strip, column)) for column in columns]
-    # Who separates cells by commas hardly ever writes points between thousands, and never beside a
-    # number of four digits without one.
-    prefers_points = separator == COMMA and any(
-        _FOUR_DIGITS.fullmatch(cell) for cells in distinct for cell in cells
-    )
-    mark = dialect.decimal or decimal_mark(
-        _numbers(distinct), where=str(path), ambiguous_points=prefers_points
-    )
-    table = _typed_table(header, columns, distinct=distinct, mark=mark, units=body.units)
+    mark = dialect.decimal or _mark(distinct, separator=split.separator, path=path)
 
-    is_plain = separator == COMMA and mark == POINT and encoding == "utf-8-sig"
+    # What stands below the runs is none. Without it, a column may be of numbers, which count.
+    n_runs = summary_start(body.rows, mark)
+    summaries = [_first_cell(row) for row in body.rows[n_runs:]]
+    if summaries:
+        columns = _columns(body.rows[:n_runs], len(header))
+        distinct = [set(map(str.strip, column)) for column in columns]
+        mark = dialect.decimal or _mark(distinct, separator=split.separator, path=path)
+
+    names = _names(header, body.units)
+    table = _typed_table(names, columns, distinct=distinct, mark=mark)
+
+    is_plain = split.separator == COMMA and mark == POINT and encoding == UTF_8
     notes = []
     if not is_plain:
-        notes = [f"separator {_NAMES.get(separator, separator)}", _MARK_NAMES[mark]]
-    if encoding != "utf-8-sig":
+        notes = [f"separator {NAMES.get(split.separator, split.separator)}", _MARK_NAMES[mark]]
+    if encoding != UTF_8:
         notes.append(encoding.upper())
     if body.runs > 1:
         notes.append(f"{body.runs} tables, one after the other")
     if body.units is not None:
         notes.append("units in the second line")
+    if split.comments:
+        notes.append(f"{counted(split.comments, 'comment')} left out")
+    if split.is_cut:
+        notes.append("the last line breaks off and is left out")
+    if summaries:
+        notes.append(f"lines that sum up are left out: {', '.join(summaries)}")
     return TextTable(table, ", ".join(notes))
 
 
-def _rows(text: str, separator: str) -> list[Row]:
-    """Return the lines' cells; empty lines are left out."""
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
-    return [cells for cells in lines if any(cell.strip() for cell in cells)]
+def _from_header(text: str, words: Sequence[str]) -> str:
+    """Return a text from the first line with all words on, or all of it if there is none."""
+    if not words:
+        return text
+    lines = text.splitlines(keepends=True)
+    for i, line in enumerate(lines):
+        if all(word in line for word in words):
+            return "".join(lines[i:])
+    return text
 
 
-def _is_too_long(rows: Sequence[Row]) -> bool:
-    """Whether a line has more cells than the header."""
-    return bool(rows) and max(map(len, rows)) > len(rows[0])
+def _require_header(header: Row, rows: Sequence[Row], separator: str) -> None:
+    """Raise ValueError unless the first line can name the columns."""
+    if is_too_long(rows):
+        if len(header) == 1 and rows[1:] and min(map(len, rows[1:])) > 1:
+            raise ValueError(
+                f"its first line, {header[0]!r}, names no columns: remove what stands above the "
+                "line with the columns' names"
+            )
+        hint = "; a decimal comma needs quotes" if separator == COMMA else ""
+        raise ValueError(f"its lines have more cells than its header{hint}")
+    if all(plain_number(cell.strip(), POINT) for cell in header):
+        raise ValueError("its first line has numbers: add a line with the columns' names")
 
 
-def _separator(text: str, path: Path) -> str:
-    """Return the separator that splits every line as it splits the header."""
-    first_line = next((line for line in text.splitlines() if line.strip()), "")
-    candidates = [separator for separator in SEPARATORS if separator in first_line]
-    if not candidates:
-        return COMMA  # a table of one column
-    if len(candidates) == 1:
-        return candidates[0]
+def _first_cell(row: Row) -> str:
+    """Return the first cell that is not empty."""
+    return next((cell.strip() for cell in row if cell.strip()), "")
 
-    parsed = {separator: _rows(text, separator) for separator in candidates}
-    fitting = {
-        separator: rows
-        for separator, rows in parsed.items()
-        if len(rows[0]) > 1 and not _is_too_long(rows) and min(map(len, rows)) == len(rows[0])
-    }
-    # Cells that another candidate would split again are no whole cells, unless they are numbers.
-    clean = [
-        separator
-        for separator, rows in fitting.items()
-        if not any(
-            other in cell
-            for row in rows[1:]
-            for cell in row
-            for other in candidates
-            if other != separator and plain_number(cell.strip(), COMMA) is None
-        )
+
+def _columns(rows: Sequence[Row], width: int) -> list[Sequence[str]]:
+    """Return the cells of each column."""
+    return list(zip(*rows, strict=True)) if rows else [()] * width
+
+
+def _mark(distinct: Sequence[set[str]], separator: str, path: Path) -> str:
+    """Return the decimal mark of a table."""
+    # Who separates cells by commas hardly ever writes points between thousands, and never beside a
+    # number of four digits without one.
+    prefers_points = separator == COMMA and any(
+        _FOUR_DIGITS.fullmatch(cell) for cells in distinct for cell in cells
+    )
+    columns_of_numbers = [
+        cells for cells in distinct if any(_are_numbers(cells, mark) for mark in _MARK_NAMES)
     ]
-    if len(clean) == 1:
-        return clean[0]
-    if not clean and len(fitting) == 1:
-        return next(iter(fitting))
-    if COMMA in candidates and not fitting:
-        return COMMA
-    names = " or ".join(_NAMES.get(separator, separator) for separator in candidates)
-    raise UsageError(f"{path}: its separator may be {names}: give import --separator")
+    return decimal_mark(
+        _numbers(columns_of_numbers), where=str(path), ambiguous_points=prefers_points
+    )
 
 
 def _body(header: Row, lines: Sequence[Row], path: Path) -> _Body:
@@ -162,32 +173,42 @@ def _body(header: Row, lines: Sequence[Row], path: Path) -> _Body:
     rows: list[Row] = []
     units: Row | None = None
     runs = 1
-    for number, cells in enumerate(lines):
+    is_below_header = True
+    for cells in lines:
         stripped = [cell.strip() for cell in cells]
         if stripped == names or (len(names) > 1 and sorted(stripped) == sorted(names)):
             # Appended runs may have another order of columns.
             if len(set(names)) == len(names):
                 order = [stripped.index(name) for name in names]
             runs += 1
+            is_below_header = True
             continue
         if _is_another_header(stripped, names):
             raise RunTableError(
                 f"{path}: a second header, {', '.join(stripped[:4])}, …, has other columns than "
                 "the first: give each table as a file of its own"
             )
-        if _is_line_of_units(stripped):
-            if number == 0:
-                units = [*stripped, *[""] * (len(header) - len(cells))]
-            if number == 0 or cells == units:
-                continue
         padded = [*cells, *[""] * (len(header) - len(cells))]
-        rows.append([padded[i] for i in order])
+        ordered = [padded[i] for i in order]
+        if is_below_header and _is_line_of_units(stripped):
+            is_below_header = False
+            if runs == 1:
+                units = ordered
+                continue
+            if list(map(str.strip, ordered)) == list(map(str.strip, units or ())):
+                continue
+            raise RunTableError(
+                f"{path}: a second line of units, {', '.join(stripped[:4])}, …, differs from the "
+                "first: give each table as a file of its own"
+            )
+        is_below_header = False
+        rows.append(ordered)
     return _Body(rows=rows, units=units, runs=runs)
 
 
 def _is_another_header(cells: Row, names: Row) -> bool:
     """Whether a line without numbers names columns: half of the header's, or the time of a run."""
-    if any(map(_is_number, cells)):
+    if any(map(is_number, cells)):
         return False
     repeated = sum(cell in names for cell in cells if cell)
     return (repeated > 0 and repeated * 2 >= len(names)) or bool(times_of_runs(cells))
@@ -196,11 +217,7 @@ def _is_another_header(cells: Row, names: Row) -> bool:
 def _is_line_of_units(cells: Row) -> bool:
     """Whether a line has units of time and no number: a second line of the header."""
     has_unit = any(cell.strip("()[]") in MS_PER_UNIT for cell in cells)
-    return has_unit and not any(map(_is_number, cells))
-
-
-def _is_number(text: str) -> bool:
-    return plain_number(text, POINT) is not None or plain_number(text, COMMA) is not None
+    return has_unit and not any(map(is_number, cells))
 
 
 def _numbers(distinct: Iterable[set[str]]) -> Iterable[str]:
@@ -211,39 +228,72 @@ def _numbers(distinct: Iterable[set[str]]) -> Iterable[str]:
             yield matched[1] if matched is not None else cell
 
 
+def _names(header: Row, units: Row | None) -> list[str]:
+    """Return the columns' names, with the units of the second line."""
+    names = [name.strip() for name in header]
+    for i, unit in enumerate(units or ()):
+        word = unit.strip().strip("()[]")
+        if word in MS_PER_UNIT:
+            names[i] = f"{names[i]} [{word}]"
+    return names
+
+
 def _typed_table(
-    header: Row,
+    names: Sequence[str],
     columns: Sequence[Sequence[str]],
     distinct: Sequence[set[str]],
     mark: str,
-    units: Row | None,
 ) -> pd.DataFrame:
-    """Return the table with plain numbers; pandas finds the columns' types."""
-    names = list(header)
-    if units is not None:
-        for i, unit in enumerate(units):
-            if unit.strip("()[]") in MS_PER_UNIT:
-                names[i] = f"{names[i].strip()} [{unit.strip('()[]')}]"
-    plain_columns = []
-    for column, cells in zip(columns, distinct, strict=True):
-        plain = {cell: _plain_cell(cell, mark) for cell in cells}
-        plain_columns.append([plain[cell.strip()] for cell in column])
+    """Return the table with plain numbers; pandas finds the columns' types.
+
+    Raises ValueError if two columns with other cells have one name.
+    """
+    columns_by_name: dict[str, list[str]] = {}
+    for i, (name, column, cells) in enumerate(zip(names, columns, distinct, strict=True)):
+        if not name and cells <= {""}:
+            continue  # lines end with a separator
+        plain = {cell: cell for cell in cells}
+        if _are_numbers(cells, mark):
+            plain = {cell: _plain_cell(cell, mark) for cell in cells}
+        values = [plain[cell.strip()] for cell in column]
+        unique_name = name or f"Unnamed: {i}"
+        if columns_by_name.setdefault(unique_name, values) != values:
+            raise ValueError(f"two of its columns are called {name!r}: rename one of them")
+
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer)
-    writer.writerow(names)
+    writer.writerow(columns_by_name)
     # A line of one empty cell would be skipped as an empty line.
-    writer.writerows(zip(*plain_columns, strict=True))
+    writer.writerows(zip(*columns_by_name.values(), strict=True))
     buffer.seek(0)
     return pd.read_csv(buffer, skipinitialspace=True)
 
 
-def _plain_cell(cell: str, mark: str) -> str:
-    """Return a cell with its number, if it is one, written with a decimal point."""
+def _are_numbers(cells: set[str], mark: str) -> bool:
+    """Whether a column holds numbers: all its cells are, but gaps and words for failed runs.
+
+    In a column of texts, ``128 128`` is two tile sizes, not a number with grouped thousands.
+    """
+    return all(
+        _plain_number(cell, mark) is not None
+        or cell.lower() in GAPS
+        or cell.lower().replace(" ", "_") in STATUS_OF_WORD
+        for cell in cells
+    )
+
+
+def _plain_number(cell: str, mark: str) -> str | None:
+    """Return a number, or one with a unit, with a decimal point; None if a cell is neither."""
     number = plain_number(cell, mark)
     if number is not None:
         return number
     matched = _NUMBER_AND_UNIT.fullmatch(cell)
-    if matched is not None:
-        number = plain_number(matched[1], mark)
-        return cell if number is None else f"{number}{matched[2]}"
-    return cell
+    if matched is None:
+        return None
+    number = plain_number(matched[1], mark)
+    return None if number is None else f"{number}{matched[2]}"
+
+
+def _plain_cell(cell: str, mark: str) -> str:
+    """Return a cell with its number, if it is one, written with a decimal point."""
+    return _plain_number(cell, mark) or cell

@@ -73,6 +73,32 @@ OTHER_TIMES = (
     "reference",
     "ref",
     "baseline",
+    "min",
+    "minimum",
+    "fastest",
+    "max",
+    "maximum",
+    "worst",
+    "slowest",
+    "predicted",
+    "prediction",
+    "estimated",
+    "estimate",
+    "expected",
+    "theoretical",
+    "ideal",
+    "target",
+    "saved",
+    "idle",
+    "wait",
+    "waiting",
+    "queue",
+    "queueing",
+    "sleep",
+    "warmup",
+    "warm",
+    "first",
+    "compiling",
 )
 """Words in names of times that are not the time of a run."""
 
@@ -82,6 +108,9 @@ _CAMEL_CASE = re.compile(r"[a-z]([NUM]s)$")
 """The last word of ``AverageNs``."""
 
 _BRACKETS = re.compile(r"[(\[{]\s*([A-Za-zµμ]+)\s*[)\]}]$")
+_TAIL = re.compile(r"(?i)(?:^|[\W_])p(?:[6-9]\d|100)(?:$|[\W_]|\d)")
+"""A percentile above the median, such as ``p99``."""
+
 _WITH_UNIT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµμ]+)")
 
 
@@ -140,7 +169,8 @@ def times_with_units(table: pd.DataFrame) -> list[str]:
 
 def _names_the_time_of_a_run(column: str) -> bool:
     words = _words(column)
-    return not words.isdisjoint(TIME_WORDS) and words.isdisjoint(OTHER_TIMES)
+    is_tail = _TAIL.search(column) is not None
+    return not words.isdisjoint(TIME_WORDS) and words.isdisjoint(OTHER_TIMES) and not is_tail
 
 
 def _all_have_units(values: "pd.Series[Any]") -> bool:
@@ -190,8 +220,8 @@ def in_milliseconds(values: "pd.Series[Any]", name: str) -> tuple["pd.Series[Any
 
 def _require_no_half_numbers(texts: "pd.Series[Any]", name: str) -> None:
     """Raise UsageError for a cell that begins like a number and is none."""
-    for cell in set(texts.dropna()):
-        if not isinstance(cell, str) or not re.match(r"[<>~≈±]?\s*[+-]?[.,]?\d", cell.strip()):
+    for cell in sorted(c for c in set(texts.dropna()) if isinstance(c, str)):
+        if not re.match(r"[<>~≈±]?\s*[+-]?[.,]?\d", cell.strip()):
             continue
         try:
             float(cell)

@@ -38,6 +38,7 @@ TABLE = (
     ".output :is(td, th) {padding: 0 .6em}</style>"
 )
 """How tables of notebooks look: wide ones scroll."""
+TAGLINE = "Predicts how fast a kernel runs, measures what matters, and verifies every gain."
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -63,7 +64,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")):
         page = f"tutorials/{path.stem}.md"
         files.append(File.generated(config, page, content=notebook(path)))
+    files.append(File.generated(config, "llms.txt", content=list_of_pages(files)))
     return files
+
+
+def list_of_pages(files: Files) -> str:
+    """Return the list of all pages for programs, see https://llmstxt.org: title, link, purpose."""
+    lines = ["# Foretune", "", f"> {TAGLINE}", "", "## Pages", ""]
+    for file in files.documentation_pages():
+        title, _, rest = file.content_string.partition("\n")
+        first = rest.strip().partition("\n\n")[0].replace("\n", " ")
+        is_purpose = title.startswith("# ") and first.startswith("Afterwards")
+        purpose = f": {first}" if is_purpose else ""
+        lines.append(f"- [{title.removeprefix('# ')}]({file.url}){purpose}")
+    return "\n".join(lines) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:

@@ -43,6 +43,16 @@ SYNC_RATE_SHARE = 0.62
 
 Luo et al., arXiv:2402.13499: 62.9 % on Hopper.
 """
+TF32_ROWS, TF32_WARPS = 64.0, 4.0
+"""Tile rows and warps from which Triton gives 32-bit products to Hopper's asynchronous units."""
+TF32_RATE_SHARE = 0.4
+"""Share of their rate if an operand is not contiguous along the inner axis (K).
+
+The units take 32-bit operands only so (PTX ISA, ``wgmma``), and others are rearranged first. On a
+table recorded on an H100 with Triton of 2024, the tiles that Triton gives to these units kept 0.33
+to 0.54 of the best then. Not verified on a GPU with a newer Triton.
+"""
+TF32_K_MAJOR_ARCHITECTURES = ("sm_90",)
 DEFAULT_GFLOPS = 3e5
 DEFAULT_GBPS = 2e3
 DEFAULT_L2_KIB = 4e4
@@ -53,6 +63,24 @@ ASYNC_ARCHITECTURES = ("sm_90", "sm_100")
 """Architectures whose matrix units read shared memory asynchronously."""
 MAX_LOG_RATIO = 3.0
 """Clip of the log ratio to the fastest candidate."""
+SIZE_COLUMNS = {
+    "tile_m": True,
+    "tile_n": True,
+    "tile_k": True,
+    "size_m": True,
+    "size_n": True,
+    "size_k": True,
+    "warps": True,
+    "steps": True,
+    "sums": True,
+    "stages": False,
+    "bits_a": False,
+    "bits_b": False,
+    "exact": False,
+}
+"""Columns of `LaunchFeatures.sizes`; whether they are sizes, of which the logarithm is taken."""
+OPERAND_COLUMNS = ("bits_a", "bits_b", "exact", "transposed_a", "transposed_b", "alignment")
+"""Fields of `TileLaunch` that are columns as they are."""
 RELATIVE_COLUMNS = (
     "area",
     "sums",
@@ -77,7 +105,8 @@ class TileLaunch:
     32-bit accumulators. ``moved_bytes`` are of all operands and results. ``stages`` steps are in
     flight; ``bits_*`` are per element of each operand; ``exact`` is 1 if 32-bit products are not
     rounded to TF32, ``transposed_*`` if the operand's last axis is not contiguous; ``alignment`` is
-    log2 of the bytes (at most 16) that divide all rows of the operands.
+    log2 of the bytes (at most 16) that divide all rows of the operands. ``k_major`` is 1 if both
+    operands are contiguous along the inner axis of the product.
     """
 
     tiles: float
@@ -101,17 +130,20 @@ class TileLaunch:
     transposed_a: float
     transposed_b: float
     alignment: float
+    k_major: float = 1.0
 
 
 @dataclass(frozen=True)
 class LaunchFeatures:
     """Features of one problem's candidates; arrays have shape (candidates, features).
 
+    ``sizes`` are plain sizes and types of the launches (`SIZE_COLUMNS`), without any model.
     ``analytic_log_time`` is the log of the analytic time over the fastest, at most `MAX_LOG_RATIO`;
     ``fits`` is whether the steps in flight fit a block's shared memory, and the sums its registers.
     """
 
     values: np.ndarray
+    sizes: np.ndarray
     analytic_log_time: np.ndarray
     fits: np.ndarray
 
@@ -142,14 +174,28 @@ def launch_features(launches: Sequence[TileLaunch], device: Device) -> LaunchFea
     columns = {
         "shared": np.log2(buffers / min(shared_bytes, DEFAULT_SHARED_BYTES)),
         **_geometry(x, tiled, device, buffers),
-        **{name: x[name] for name in names[-6:]},
+        **{name: x[name] for name in OPERAND_COLUMNS},
         **_times(x, tiled, device, asynchronous, fits),
     }
     for name in RELATIVE_COLUMNS:
         columns[f"other_{name}"] = columns[name] - np.median(columns[name])
     shape = x["tiles"].shape
     values = np.column_stack([np.broadcast_to(column, shape) for column in columns.values()])
-    return LaunchFeatures(values.astype(np.float32), columns["law"], fits)
+    return LaunchFeatures(
+        values=values.astype(np.float32),
+        sizes=_sizes(x),
+        analytic_log_time=columns["law"],
+        fits=fits,
+    )
+
+
+def _sizes(x: dict[str, np.ndarray]) -> np.ndarray:
+    """Return `SIZE_COLUMNS`, sizes in octaves."""
+    columns = [
+        np.log2(np.maximum(x[name], 1.0)) if is_size else x[name]
+        for name, is_size in SIZE_COLUMNS.items()
+    ]
+    return np.column_stack(columns).astype(np.float32)
 
 
 def _dtypes(x: dict[str, np.ndarray]) -> np.ndarray:
@@ -221,6 +267,7 @@ def _times(
     is_synchronous = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] < MIN_ASYNC_ROWS)
     small_tile_factor = (1.0 + SMALL_TILE / area) ** SMALL_TILE_EXPONENT
     rate_share = np.where(is_synchronous, SYNC_RATE_SHARE, 1.0)
+    rate_share = np.where(_is_rearranged(x, device), TF32_RATE_SHARE, rate_share)
     parts["operations"] = parts["operations"] * small_tile_factor / rate_share
     # With fewer tiles than cores, only the busy cores' share of the cache bandwidth is used.
     parts["cache"] = parts["cache"] / np.minimum(waves, 1.0)
@@ -251,6 +298,18 @@ def _times(
         "law_rank": log_time.argsort(kind="stable").argsort(kind="stable") / len(log_time),
         "log_law": log_time,
     }
+
+
+def _is_rearranged(x: dict[str, np.ndarray], device: Device) -> np.ndarray:
+    """Whether matrix units get 32-bit operands only after a block has rearranged them."""
+    is_tf32 = (x["bits_a"] >= 32) & (x["exact"] == 0)
+    is_asynchronous = (x["tile_m"] >= TF32_ROWS) & (x["warps"] >= TF32_WARPS)
+    try:
+        architecture = get_target(device.architecture).name
+    except UnknownName:
+        architecture = ""
+    needs_k_major = architecture in TF32_K_MAJOR_ARCHITECTURES
+    return needs_k_major & is_tf32 & is_asynchronous & (x["k_major"] == 0)
 
 
 def _active(tiled: TiledLaunch, device: Device) -> Quantity:

@@ -10,6 +10,8 @@ from foretune.models.neighbors import INTERPOLATION
 
 NEW_DEVICE = -1
 """The kind of rows of an unknown device; other kinds count axes with neighbors on both sides."""
+BEYOND = -2
+"""The kind of rows beyond all measured problems, see `foretune.models.frontier`."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class ExpertPredictions:
     Attributes:
         values: what each expert predicts, on the scale that is learned (rows, experts).
         error_features: features that distinguish rows with large errors (rows, features), float32.
-        row_kind: `NEW_DEVICE`, or the number of axes with neighbors on both sides (rows,).
+        row_kind: `NEW_DEVICE`, `BEYOND`, or the number of axes with neighbors on both sides.
     """
 
     values: np.ndarray
@@ -28,24 +30,35 @@ class ExpertPredictions:
 
     @classmethod
     def from_experts(
-        cls, values: np.ndarray, X: np.ndarray, neighbors: np.ndarray | None, row_kind: np.ndarray
+        cls,
+        values: np.ndarray,
+        X: np.ndarray,
+        neighbors: np.ndarray | None,
+        row_kind: np.ndarray,
+        octaves_beyond_frontier: np.ndarray | None = None,
     ) -> Self:
         """Return the predictions ``values`` of rows with features ``X`` and their neighbors.
 
         Errors depend on the neighbors (on the features, if there are none), and are large where
-        experts differ.
+        experts differ, or beyond the frontier, if there is a learned law.
         """
         inputs = X if neighbors is None else np.delete(neighbors, INTERPOLATION, axis=1)
         differences = values[:, 1:] - values[:, :1]
-        error_features = np.concatenate(
-            [inputs, differences], axis=1, dtype=np.float32, casting="same_kind"
-        )
+        parts = [inputs, differences]
+        if octaves_beyond_frontier is not None:
+            parts.append(octaves_beyond_frontier[:, None])
+        error_features = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
         return cls(values, error_features, row_kind)
 
     @property
     def is_new_device(self) -> np.ndarray:
         """Which rows are of a device that was not in training."""
         return self.row_kind == NEW_DEVICE
+
+    @property
+    def is_beyond(self) -> np.ndarray:
+        """Which rows are beyond all measured problems."""
+        return self.row_kind == BEYOND
 
     @property
     def disagreement(self) -> np.ndarray:
@@ -65,11 +78,13 @@ class HeldOutPredictions:
         predictions: of the held-out rows.
         rows: their numbers in the table (`foretune.models.target_table.TargetTable`).
         holdout_numbers: the number of the hold-out of each row.
+        octaves_beyond: how far it is beyond the frontier of the others; 0 without a learned law.
     """
 
     predictions: ExpertPredictions
     rows: np.ndarray
     holdout_numbers: np.ndarray
+    octaves_beyond: np.ndarray
 
     @classmethod
     def concatenate(cls, holdouts: "Sequence[HeldOutPredictions]") -> Self:
@@ -85,4 +100,5 @@ class HeldOutPredictions:
             predictions,
             rows=np.concatenate([holdout.rows for holdout in holdouts]),
             holdout_numbers=np.concatenate([holdout.holdout_numbers for holdout in holdouts]),
+            octaves_beyond=np.concatenate([holdout.octaves_beyond for holdout in holdouts]),
         )

@@ -2,7 +2,8 @@
 
 Boosted trees (or a forest) on the features come first. Where most rows have measured neighbors, a
 second model corrects the interpolation between them; elsewhere a smooth model fits the features.
-The interpolation and the unit (0 on this scale) are experts without a model.
+The interpolation and the unit (0 on this scale) are experts without a model. If nothing is known of
+the kernel's work, a learned law has experts of its own (`foretune.models.law_experts`).
 `foretune.models.stack` weights them.
 """
 
@@ -13,6 +14,8 @@ from typing import Self
 
 import numpy as np
 
+from foretune.models.law_experts import LawExperts
+from foretune.models.learned_law import LearnedLaw
 from foretune.models.neighbors import INTERPOLATION
 from foretune.models.smooth_expert import SmoothExpert
 from foretune.models.target_table import TargetTable
@@ -35,13 +38,15 @@ class Experts:
 
     ``tree`` sees the features; ``corrected`` sees features and neighbors, over the interpolation,
     and is None without neighbors; ``smooth`` sees the features, and is None with neighbors and with
-    few rows. The unit is an expert if ``has_unit``.
+    few rows. The unit is an expert if ``has_unit``. ``on_law`` are those of a learned law, if there
+    is one.
     """
 
     tree: Regressor
     corrected: Regressor | None = None
     smooth: SmoothExpert | None = None
     has_unit: bool = False
+    on_law: LawExperts | None = None
 
     @classmethod
     def fit(
@@ -52,17 +57,29 @@ class Experts:
         rows: np.ndarray,
         neighbor_rows: np.ndarray | None,
         smooth: SmoothExpert | None,
+        smooth_on_law: SmoothExpert | None = None,
         rng: np.random.Generator,
     ) -> Self:
         """Fit to the ``rows`` of a table, with neighbors among ``neighbor_rows`` unless it is None.
 
-        ``smooth`` has the smooth expert's hyperparameters.
+        ``smooth`` and ``smooth_on_law`` have the smooth experts' hyperparameters.
         """
         X = table.X[rows]
         y = table.y[rows]
         experts = cls(make_regressor().fit(X, y), has_unit=table.has_unit)
         if smooth is not None:
             experts.smooth = smooth.refit(X, y, rng)
+        if table.law is not None:
+            experts.on_law = LawExperts.fit(
+                make_regressor,
+                table.law,
+                X,
+                table.law_inputs[rows],
+                y,
+                problems=table.problems[rows],
+                smooth=smooth_on_law,
+                rng=rng,
+            )
         if neighbor_rows is None:
             return experts
 
@@ -76,11 +93,14 @@ class Experts:
             experts.corrected = make_regressor().fit(inputs, correction)
         return experts
 
-    def predict(self, X: np.ndarray, neighbors: np.ndarray | None) -> np.ndarray:
+    def predict(
+        self, X: np.ndarray, neighbors: np.ndarray | None, law_inputs: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return the prediction of each expert (rows, experts).
 
-        The order is trees, second expert, interpolation, unit; missing ones are left out. Rows
-        without neighbors repeat the trees.
+        The order is trees, second expert, interpolation, unit, those of the law; missing ones are
+        left out. Rows without neighbors repeat the trees. ``law_inputs`` are the law's, if there is
+        one.
         """
         tree = self.tree.predict(X)
         columns = [tree]
@@ -97,6 +117,8 @@ class Experts:
             columns.append(self.smooth.predict(X))
         if self.has_unit:
             columns.append(np.zeros(len(X)))
+        if self.on_law is not None and law_inputs is not None:
+            columns += self.on_law.predict(X, law_inputs)
         return np.array(columns).T
 
     def save(self, folder: Path) -> None:
@@ -106,6 +128,8 @@ class Experts:
             model.save(folder / f"{part}{model.suffix}")
         if self.smooth is not None:
             self.smooth.save(folder / SMOOTH_FILE)
+        if self.on_law is not None:
+            self.on_law.save(folder)
 
     @property
     def parts(self) -> list[str]:
@@ -120,13 +144,15 @@ class Experts:
         parts: Sequence[str],
         *,
         has_unit: bool,
+        law: LearnedLaw | None = None,
     ) -> Self:
-        """Read the tree models ``parts`` and any smooth expert from ``folder``."""
+        """Read the tree models ``parts``, any smooth expert and those of ``law``."""
         suffix = regressor_class.suffix
         models = {part: regressor_class.load(folder / f"{part}{suffix}") for part in parts}
         smooth_file = folder / SMOOTH_FILE
         smooth = SmoothExpert.load(smooth_file) if smooth_file.exists() else None
-        return cls(**models, smooth=smooth, has_unit=has_unit)
+        on_law = None if law is None else LawExperts.load(folder, regressor_class, law)
+        return cls(**models, smooth=smooth, has_unit=has_unit, on_law=on_law)
 
 
 def _held_out_neighbors(

@@ -18,6 +18,8 @@ MAX_SHARE = 0.45
 """Maximum share of the rows in one mixed hold-out."""
 MIN_COMBINATIONS = 3
 """Minimum distinct combinations for a kind to be held out."""
+LARGEST_SHARES = (0.1, 0.25)
+"""Shares of the rows, of the largest problems, that are held out together if a law is learned."""
 PROBLEM_FOLDS = 6
 """Number of folds of whole problems."""
 MIN_DEVICES = 2
@@ -46,6 +48,25 @@ def problem_holdouts(problems: np.ndarray, rng: np.random.Generator) -> list[np.
     n_folds = min(n_problems, PROBLEM_FOLDS)
     fold_of_problem = rng.permutation(n_problems) % n_folds
     return [fold_of_problem[problems] == fold for fold in np.unique(fold_of_problem)]
+
+
+def largest_holdouts(problems: np.ndarray, log_work: np.ndarray) -> list[np.ndarray]:
+    """Return masks of the rows of the largest problems, by the mean of their rows' ``log_work``.
+
+    One mask for each of `LARGEST_SHARES`; none that holds out no problem, or all.
+    """
+    rows_of_problem = np.bincount(problems)
+    work_of_problem = np.bincount(problems, log_work) / np.maximum(rows_of_problem, 1)
+    largest_first = np.argsort(-work_of_problem, kind="stable")
+    rows_up_to = np.cumsum(rows_of_problem[largest_first])
+
+    masks = []
+    for share in LARGEST_SHARES:
+        n_largest = int(np.searchsorted(rows_up_to, share * len(problems), side="right"))
+        n_largest = max(1, n_largest)
+        if n_largest < len(rows_of_problem):
+            masks.append(np.isin(problems, largest_first[:n_largest]))
+    return masks
 
 
 def device_holdouts(rows: pd.DataFrame, rng: np.random.Generator) -> list[np.ndarray]:

@@ -5,7 +5,8 @@ A size is expected for every error, and a factor makes the interval cover 90 % o
 - With many problems (`LearnedInterval`), a small model learns the size of errors. Rows with many,
   few and no neighbors (e.g. on a new device) have separate factors (Mondrian), so that easy rows do
   not make up for hard ones. The model also sees the distance outside the training range, up to
-  where rows were held out; beyond that, intervals grow with distance.
+  where rows were held out; beyond that, intervals grow with distance. Problems beyond all measured
+  ones have the width of the largest that were held out, per octave.
 - With few problems (`RuleInterval`), the size is the median error plus the experts' disagreement,
   and the interval grows with every octave outside the training range.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from foretune.models.conformal import (
     CONFIDENCE,
@@ -30,6 +31,8 @@ from foretune.support.files import read_json
 
 MIN_ROWS = 200
 """Minimum held-out rows to learn the size of errors."""
+MIN_BEYOND_ROWS = 5
+"""Minimum held-out rows beyond all measured problems for a width of their own."""
 MIN_KIND_ROWS = 100
 """Minimum held-out rows of a kind with a factor of its own."""
 BEYOND_GROWTH = 0.3
@@ -74,13 +77,15 @@ class LearnedInterval:
 
     ``factor`` multiplies the error that ``model`` predicts (its log) to cover 90 % of held-out
     rows; ``factors`` are those of each kind of rows with enough of them. With few held-out rows,
-    ``model`` is None, and ``factor`` is the half-width.
+    ``model`` is None, and ``factor`` is the half-width. ``beyond`` is the half-width of rows beyond
+    all measured problems, over one plus their distance in octaves; None if none were held out.
     """
 
     factor: float
     model: BoostingModel | None
     median_half_width: float
     factors: dict[int, float] = field(default_factory=dict)
+    beyond: float | None = None
 
     @classmethod
     def fit(
@@ -99,9 +104,15 @@ class LearnedInterval:
         """
         absolute_errors = np.abs(errors)
         holdout_numbers = np.unique(holdouts)
+        is_beyond = predictions.is_beyond
+        beyond = None
+        if is_beyond.sum() >= MIN_BEYOND_ROWS:
+            beyond = conformal_quantile(
+                absolute_errors[is_beyond] / (1.0 + octaves_outside[is_beyond])
+            )
         if len(errors) < MIN_ROWS or len(holdout_numbers) < 2:
             half_width = conformal_quantile(absolute_errors)
-            return cls(half_width, model=None, median_half_width=half_width)
+            return cls(half_width, model=None, median_half_width=half_width, beyond=beyond)
 
         # The size expected of each row's error is learned from the other hold-outs.
         X = _with_octaves(predictions.error_features, octaves_outside)
@@ -116,7 +127,8 @@ class LearnedInterval:
         # Factors make the intervals cover the errors: one for all rows, and one for each kind of
         # rows with enough of them.
         misses = absolute_errors / expected_sizes
-        factor = conformal_quantile(misses)
+        used = ~is_beyond if beyond is not None and not is_beyond.all() else np.ones_like(is_beyond)
+        factor = conformal_quantile(misses[used])
         factors = {}
         row_kinds, rows_per_kind = np.unique(predictions.row_kind, return_counts=True)
         for row_kind in row_kinds[rows_per_kind >= MIN_KIND_ROWS].tolist():
@@ -127,7 +139,8 @@ class LearnedInterval:
                     absolute_errors[is_kind], holdouts[is_kind], expected_sizes[is_kind]
                 )
         median_half_width = factor * float(np.exp(np.median(expected_log_sizes)))
-        return cls(factor, error_model(seed).fit(X, log_sizes), median_half_width, factors)
+        model = error_model(seed).fit(X, log_sizes)
+        return cls(factor, model, median_half_width, factors, beyond)
 
     @property
     def caution(self) -> float:
@@ -141,6 +154,18 @@ class LearnedInterval:
         octaves_beyond: np.ndarray,
     ) -> np.ndarray:
         """Return the half-width of each row; see `Interval.half_width`."""
+        inside = self._half_width_inside(predictions, octaves_outside, octaves_beyond)
+        if self.beyond is None:
+            return inside
+        return np.where(predictions.is_beyond, self.beyond * (1.0 + octaves_outside), inside)
+
+    def _half_width_inside(
+        self,
+        predictions: ExpertPredictions,
+        octaves_outside: np.ndarray,
+        octaves_beyond: np.ndarray,
+    ) -> np.ndarray:
+        """Return the half-width of each row, as if none were beyond all measured problems."""
         if self.model is None:  # too few held-out rows to learn distances
             return self.factor * (1.0 + octaves_outside)
 
@@ -164,6 +189,8 @@ class LearnedInterval:
             "modelled": self.model is not None,
             "usual": None,
         }
+        if self.beyond is not None:
+            card["beyond"] = self.beyond
         _write_card(folder, name, card)
         if self.model is not None:
             self.model.save(folder / _model_file(name))
@@ -194,8 +221,8 @@ class RuleInterval:
     @property
     def caution(self) -> float:
         """The width also covers problems that are worse than all seen; see `Interval.caution`."""
-        normal_spread = self.median_error / norm.ppf(0.75)
-        spread = self.median_half_width / norm.ppf((1 + CONFIDENCE) / 2)
+        normal_spread = self.median_error / ndtri(0.75)
+        spread = self.median_half_width / ndtri((1 + CONFIDENCE) / 2)
         return float(spread / normal_spread)
 
     def half_width(
@@ -229,7 +256,9 @@ def load_interval(folder: Path, name: str) -> LearnedInterval | RuleInterval:
         return RuleInterval(card["factor"], card["usual"], card["typical"])
     model = BoostingModel.load(folder / _model_file(name)) if card["modelled"] else None
     factors = {int(row_kind): factor for row_kind, factor in card["factors"].items()}
-    return LearnedInterval(card["factor"], model, card["typical"], factors)
+    return LearnedInterval(
+        card["factor"], model, card["typical"], factors, beyond=card.get("beyond")
+    )
 
 
 def _with_octaves(error_features: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:

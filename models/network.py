@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
 from foretune.datasets import newest_runs
 from foretune.datasets.schema import columns_of
@@ -204,6 +203,8 @@ def _fit_linear(rows: pd.DataFrame) -> LinearTime:
         if pd.api.types.is_numeric_dtype(rows[c])
     }
     X = np.column_stack([np.ones(len(rows)), *sizes.values()])
+    from scipy.optimize import nnls
+
     constant, *costs = nnls(X, rows["time_ms"].to_numpy(dtype=float))[0].tolist()
 
     def predict(problem: Mapping[str, object]) -> float:

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
@@ -205,6 +204,8 @@ class Predictor(Estimator):
         """Return R² of the log of the first target on ``runs``."""
         target = next(iter(self.targets_))
         rows = usable_rows(target, newest_runs(validate(runs)))
+        from sklearn.metrics import r2_score  # imports much that predictions do not need
+
         return float(r2_score(np.log(rows[target]), np.log(self.predict(rows)[target])))
 
     def calibrate(self, runs: pd.DataFrame) -> "Predictor":

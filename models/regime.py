@@ -25,6 +25,8 @@ from foretune.models.targets import Target, TargetScale
 HOLDOUTS = 3
 MORE_HOLDOUTS = 6
 """Number of hold-outs with many problems: more in small tables, where they are cheap."""
+LAW_HOLDOUTS = 4
+"""Maximum number with a learned law, beside the largest problems."""
 SMALL_TABLE_ROWS = 5_000
 """Tables up to this size get `MORE_HOLDOUTS`."""
 MIN_NEIGHBOR_ROWS = 200
@@ -114,6 +116,8 @@ class ManyProblems:
     ) -> list[np.ndarray]:
         """Return mixed hold-outs and devices; folds of problems if there are no neighbors."""
         count = MORE_HOLDOUTS if len(table) <= SMALL_TABLE_ROWS else HOLDOUTS
+        if table.law is not None:  # the largest problems are held out, too
+            count = min(count, LAW_HOLDOUTS)
         if with_neighbors:
             mixed = mixed_holdouts(table.positions, table.holdout_axes, count, rng)
             return [*mixed, *device_holdouts(table.rows, rng)]
@@ -178,7 +182,7 @@ class FewProblems:
         """Return weights that are the same in all rows; all problems count equally."""
         rows_of_problem = np.bincount(problems)
         row_weight = 1.0 / rows_of_problem[problems]
-        return ConvexStack.fit(predictions.values, true_value, row_weight)
+        return ConvexStack.fit(predictions, true_value, row_weight)
 
     def fit_interval(
         self,

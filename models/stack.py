@@ -4,16 +4,16 @@ Weights are learned from the experts' errors in held-out rows.
 
 - With few problems, and for rows of new devices, they are fixed and convex (Breiman, "Stacked
   Regressions", Machine Learning 24, 1996): features would only name the few problems or devices
-  that were held out.
+  that were held out. Rows beyond all measured problems have fixed weights of their own.
 - Other rows get weights of their own: inverse powers of the errors that small models predict. These
   learn the root of the error's size: with its logarithm, an expert that is mostly exact and
   sometimes far off would seem the best.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from foretune.support.files import read_json
 
 MIN_ERROR_ROWS = 100
 """Minimum held-out rows to learn errors from."""
+MIN_BEYOND_ROWS = 5
+"""Minimum held-out rows beyond the measured problems for weights of their own."""
 MAX_ERROR = 2.0
 """Errors above this log (a factor of seven) count as equally bad."""
 POWER = 4.0
@@ -39,17 +41,32 @@ STACK_FILE = "stack.json"
 
 @dataclass
 class ConvexStack:
-    """Experts with the same weights in every row: not negative, with sum 1."""
+    """Experts with the same weights in every row: not negative, with sum 1.
+
+    ``beyond`` are those of rows beyond all measured problems, if such rows were held out.
+    """
 
     fixed: np.ndarray
+    beyond: np.ndarray | None = field(default=None, kw_only=True)
 
     @classmethod
-    def fit(cls, values: np.ndarray, true_value: np.ndarray, row_weight: np.ndarray) -> Self:
-        """Fit to the experts' ``values`` (rows, experts) for held-out rows."""
-        return cls(convex_weights(values - true_value[:, None], row_weight))
+    def fit(
+        cls, predictions: ExpertPredictions, true_value: np.ndarray, row_weight: np.ndarray
+    ) -> Self:
+        """Fit to the predictions of held-out rows."""
+        errors = predictions.values - true_value[:, None]
+        fixed = convex_weights(errors, row_weight)
+        return cls(fixed, beyond=_weights_beyond(errors, predictions.is_beyond, row_weight))
 
     def combine(self, predictions: ExpertPredictions) -> np.ndarray:
         """Return the weighted mean of each row."""
+        combined = self._combine_inside(predictions)
+        if self.beyond is None:
+            return combined
+        return np.where(predictions.is_beyond, predictions.values @ self.beyond, combined)
+
+    def _combine_inside(self, predictions: ExpertPredictions) -> np.ndarray:
+        """Return the weighted mean of each row, as if none were beyond the measured problems."""
         return np.asarray(predictions.values @ self.fixed)
 
     def save(self, folder: Path) -> None:
@@ -59,7 +76,9 @@ class ConvexStack:
     def _save(self, folder: Path, models: list[BoostingModel]) -> None:
         for number, model in enumerate(models):
             model.save(folder / _model_file(number))
-        card = {"fixed": self.fixed.tolist(), "models": len(models)}
+        card: dict[str, Any] = {"fixed": self.fixed.tolist(), "models": len(models)}
+        if self.beyond is not None:
+            card["beyond"] = self.beyond.tolist()
         (folder / STACK_FILE).write_text(json.dumps(card), encoding="utf-8")
 
 
@@ -72,9 +91,9 @@ class StackByRow(ConvexStack):
 
     models: list[BoostingModel]
 
-    def combine(self, predictions: ExpertPredictions) -> np.ndarray:
-        """Return the weighted mean of each row."""
-        with_fixed_weights = super().combine(predictions)
+    def _combine_inside(self, predictions: ExpertPredictions) -> np.ndarray:
+        """Return the weighted mean of each row, as if none were beyond the measured problems."""
+        with_fixed_weights = super()._combine_inside(predictions)
         is_new_device = predictions.is_new_device
         if is_new_device.all():
             return with_fixed_weights
@@ -100,11 +119,14 @@ def fit_stack_by_row(
     """
     errors = predictions.values - true_value[:, None]
     is_new = predictions.is_new_device
-    is_known = ~is_new
+    is_known = ~is_new & ~predictions.is_beyond
+    beyond = _weights_beyond(errors, predictions.is_beyond, np.ones(len(errors)))
 
     # Weights for rows of new devices, from the devices that were held out.
     enough_new = is_new.sum() >= MIN_ERROR_ROWS or not is_known.any()
     used = is_new if enough_new else is_known
+    if not used.any():
+        used = predictions.is_beyond
     fixed = convex_weights(errors[used], row_weight=np.ones(used.sum()))
     if not is_new.any():
         # Weights of known devices may be wrong on a new one: go halfway to equal weights.
@@ -114,21 +136,31 @@ def fit_stack_by_row(
     # Weights for rows of known devices: one model per expert predicts its error in each row.
     n_experts = errors.shape[1]
     if is_known.sum() < MIN_ERROR_ROWS or n_experts == 1:
-        return ConvexStack(fixed)
+        return ConvexStack(fixed, beyond=beyond)
     root_errors = np.sqrt(np.clip(np.abs(errors[is_known]), MIN_ERROR, MAX_ERROR))
     error_features = predictions.error_features[is_known]
     models = [error_model(seed).fit(error_features, root) for root in root_errors.T]
-    return StackByRow(fixed, models)
+    return StackByRow(fixed, models, beyond=beyond)
 
 
 def load_stack(folder: Path) -> ConvexStack:
     """Read weights from ``folder``."""
     card = read_json(folder / STACK_FILE)
     fixed = np.array(card["fixed"])
+    beyond = np.array(card["beyond"]) if "beyond" in card else None
     if card["models"] == 0:
-        return ConvexStack(fixed)
+        return ConvexStack(fixed, beyond=beyond)
     models = [BoostingModel.load(folder / _model_file(n)) for n in range(card["models"])]
-    return StackByRow(fixed, models)
+    return StackByRow(fixed, models, beyond=beyond)
+
+
+def _weights_beyond(
+    errors: np.ndarray, is_beyond: np.ndarray, row_weight: np.ndarray
+) -> np.ndarray | None:
+    """Return weights fitted to the rows beyond all measured problems; None if there are too few."""
+    if is_beyond.sum() < MIN_BEYOND_ROWS:
+        return None
+    return convex_weights(errors[is_beyond], row_weight[is_beyond])
 
 
 def convex_weights(errors: np.ndarray, row_weight: np.ndarray) -> np.ndarray:

@@ -11,7 +11,9 @@ Arrays: ``X`` are features (rows, features); ``y`` is the log of the target over
 Two distances, both in octaves (`foretune.models.training_range`). ``octaves_outside``: how far a
 row is outside the range of the training rows. Held-out rows are outside the range of the other
 rows, too; `TargetModel.reach` is how far, for each column, so errors are known up to there.
-``octaves_beyond``: how far a row is outside even if every range is wider by that reach.
+``octaves_beyond``: how far a row is outside even if every range is wider by that reach. With a
+learned law, a problem that is larger than all that were measured together is outside, too
+(`foretune.models.frontier`), and experts have other weights there.
 """
 
 import json
@@ -27,13 +29,16 @@ from foretune.features.featureset import FeatureSet
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.distinct_problems import distinct_problems
 from foretune.models.expert_predictions import (
+    BEYOND,
     NEW_DEVICE,
     ExpertPredictions,
     HeldOutPredictions,
 )
 from foretune.models.experts import Experts, RegressorFactory
-from foretune.models.holdouts import holdout_axes
+from foretune.models.frontier import Frontier
+from foretune.models.holdouts import holdout_axes, largest_holdouts
 from foretune.models.interval import Interval, load_interval
+from foretune.models.learned_law import LearnedLaw, learn_law
 from foretune.models.neighbors import Axis, NeighborIndex
 from foretune.models.regime import Regime, choose_regime
 from foretune.models.repeated_sizes import RepeatedSize
@@ -55,6 +60,8 @@ MAX_SCORED_ROWS = 5_000
 MIN_SMOOTH_ROWS = 40
 MAX_SMOOTH_ROWS = 3000
 """Sizes of tables with a smooth expert."""
+MIN_OCTAVES_BEYOND = 0.25
+"""Rows that are this far beyond the frontier have weights and widths of their own."""
 CARD_FILE = "target.json"
 NEIGHBORS_FILE = "neighbors.npz"
 INTERVAL_FILE_STEM = "spread"
@@ -89,6 +96,9 @@ class TargetModel:
         neighbor_values: their target over its unit, a log.
         devices: names of the training devices.
         reach: column -> how far outside the range of the others held-out rows were, in octaves.
+        law: the law that was learned, if nothing is known of the kernel's work.
+        frontier: of the training rows, with a law.
+        frontier_reach: how far beyond the frontier of the others held-out rows were, in octaves.
     """
 
     scale: TargetScale
@@ -105,6 +115,9 @@ class TargetModel:
         self.make_regressor = make_regressor
         self.seed = seed
         self.neighbor_index: NeighborIndex | None = None
+        self.law: LearnedLaw | None = None
+        self.frontier: Frontier | None = None
+        self.frontier_reach = 0.0
 
     def fit(
         self,
@@ -127,6 +140,8 @@ class TargetModel:
         # 2. The unit of the target is calibrated on all rows.
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.scale = regime.fit_scale(self.target, features, rows, log_target, problems)
+        if self.target == "time_ms" and self.scale.roofline is None:
+            self.law = learn_law(rows, log_target, problems)
         full_table = self._prepare_table(features, rows, X, log_target, problems)
 
         # 3. Everything else is learned from a sample of a large table. `sampled_rows` says which
@@ -136,24 +151,33 @@ class TargetModel:
 
         # 4. The first expert is always a tree model. The second corrects the interpolation between
         # measured neighbors where most rows have some. Elsewhere it is a smooth model, which is too
-        # slow for large tables.
+        # slow for large tables. With a learned law, it models what the law leaves.
         smooth_expert = None
         if regime.uses_neighbors(table):
             self.neighbor_index = full_table.neighbor_index
             self.neighbor_positions = full_table.positions
             self.neighbor_values = full_table.y
-        elif MIN_SMOOTH_ROWS <= len(table) <= MAX_SMOOTH_ROWS:
+        elif self.law is None and MIN_SMOOTH_ROWS <= len(table) <= MAX_SMOOTH_ROWS:
             smooth_expert = SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
+        smooth_on_law = self._smooth_on_law(table, rng)
 
         # 5. Hold rows out, and predict them by experts that learned from the other rows. The unit,
         # the axes of neighbors and the smooth expert's hyperparameters are not fitted again: they
         # have seen the held-out rows, too.
         with_neighbors = self.neighbor_index is not None
         holdouts = regime.holdouts(table, with_neighbors=with_neighbors, rng=rng)
+        if self.law is not None:
+            log_law = self.law.laws.log_value(table.law_inputs)
+            holdouts += largest_holdouts(table.problems, log_law)
         held_out = HeldOutPredictions.concatenate(
             [
                 self._predict_held_out(
-                    table, is_held_out, holdout_number=number, smooth=smooth_expert, rng=rng
+                    table,
+                    is_held_out,
+                    holdout_number=number,
+                    smooth=smooth_expert,
+                    smooth_on_law=smooth_on_law,
+                    rng=rng,
                 )
                 for number, is_held_out in enumerate(holdouts)
             ]
@@ -167,6 +191,7 @@ class TargetModel:
             rows=table_rows,
             neighbor_rows=table_rows if with_neighbors else None,
             smooth=smooth_expert,
+            smooth_on_law=smooth_on_law,
             rng=rng,
         )
 
@@ -188,6 +213,10 @@ class TargetModel:
 
         # 10. The interval is fitted to the errors, and to how far outside the other rows they were.
         octaves_outside, self.reach = _distances_from_others(table, holdouts, held_out)
+        if self.law is not None:
+            self.frontier = Frontier.fit(table.octaves_of_sizes)
+            octaves_outside = np.maximum(octaves_outside, held_out.octaves_beyond)
+            self.frontier_reach = float(held_out.octaves_beyond.max())
         self.interval = regime.fit_interval(held_out, errors, octaves_outside, scored_problems)
         return self
 
@@ -208,9 +237,16 @@ class TargetModel:
         # What each expert predicts, over the unit.
         rows = Rows.from_table(rows)
         neighbors = self._neighbor_features(rows)
-        expert_values = self.experts.predict(X, neighbors)
-        row_kind = self._row_kind(neighbors, self._is_new_device(rows))
-        predictions = ExpertPredictions.from_experts(expert_values, X, neighbors, row_kind)
+        law_inputs = None
+        beyond = None
+        if self.law is not None and self.frontier is not None:
+            law_inputs = self.law.work.inputs(rows)
+            beyond = self.frontier.octaves_beyond(self.law.work.octaves_of_sizes(rows))
+            octaves_outside = np.maximum(octaves_outside, beyond)
+            octaves_beyond = np.maximum(octaves_beyond, beyond - self.frontier_reach)
+        expert_values = self.experts.predict(X, neighbors, law_inputs)
+        row_kind = self._row_kind(neighbors, self._is_new_device(rows), beyond)
+        predictions = ExpertPredictions.from_experts(expert_values, X, neighbors, row_kind, beyond)
 
         # Their weighted mean, times the unit.
         combined = self.stack.combine(predictions)
@@ -235,6 +271,12 @@ class TargetModel:
         neighbor_index = NeighborIndex.from_runs(rows)
         positions = neighbor_index.locate(rows)
         neighbor_index.measure_axes(positions, y)
+
+        law_inputs = np.empty((len(rows), 0))
+        octaves_of_sizes = law_inputs
+        if self.law is not None:
+            law_inputs = self.law.work.inputs(Rows(rows))
+            octaves_of_sizes = self.law.work.octaves_of_sizes(Rows(rows))
         return TargetTable(
             columns=features.columns_ or (),
             X=X,
@@ -245,7 +287,17 @@ class TargetModel:
             neighbor_index=neighbor_index,
             positions=positions,
             holdout_axes=holdout_axes(neighbor_index.axes),
+            law=self.law,
+            law_inputs=law_inputs,
+            octaves_of_sizes=octaves_of_sizes,
         )
+
+    def _smooth_on_law(self, table: TargetTable, rng: np.random.Generator) -> SmoothExpert | None:
+        """Return the process of what the law leaves, with its hyperparameters; None without one."""
+        if self.law is None or not MIN_SMOOTH_ROWS <= len(table) <= MAX_SMOOTH_ROWS:
+            return None
+        rest = table.y - self.law.laws.log_value(table.law_inputs)
+        return SmoothExpert.fit_hyperparameters(table.columns, table.X, rest, rng)
 
     def _predict_held_out(
         self,
@@ -254,12 +306,13 @@ class TargetModel:
         *,
         holdout_number: int,
         smooth: SmoothExpert | None,
+        smooth_on_law: SmoothExpert | None,
         rng: np.random.Generator,
     ) -> HeldOutPredictions:
         """Return what experts predict for held-out rows after learning from the others.
 
-        Of many rows, a sample is learned from and predicted. ``smooth`` has the smooth expert's
-        hyperparameters.
+        Of many rows, a sample is learned from and predicted. ``smooth`` and ``smooth_on_law`` have
+        the smooth experts' hyperparameters.
         """
         # Neighbors are all the other rows, also those that are not learned from.
         other_rows = np.flatnonzero(~is_held_out)
@@ -273,6 +326,7 @@ class TargetModel:
             rows=training_rows,
             neighbor_rows=neighbor_rows,
             smooth=smooth,
+            smooth_on_law=smooth_on_law,
             rng=rng,
         )
 
@@ -280,16 +334,23 @@ class TargetModel:
         neighbors = None
         if neighbor_rows is not None:
             neighbors = table.neighbor_features(neighbor_rows, scored_rows)
-        expert_values = experts.predict(X, neighbors)
+        expert_values = experts.predict(X, neighbors, table.law_inputs[scored_rows])
+
+        # How far are the problems beyond all others together?
+        beyond = None
+        if table.law is not None:
+            frontier = Frontier.fit(table.octaves_of_sizes[other_rows])
+            beyond = frontier.octaves_beyond(table.octaves_of_sizes[scored_rows])
 
         # A device is new if all its rows are held out.
         device = pd.factorize(table.rows["device"])[0]
         is_new_device = ~np.isin(device[scored_rows], device[other_rows])
-        row_kind = self._row_kind(neighbors, is_new_device)
+        row_kind = self._row_kind(neighbors, is_new_device, beyond)
         return HeldOutPredictions(
-            ExpertPredictions.from_experts(expert_values, X, neighbors, row_kind),
+            ExpertPredictions.from_experts(expert_values, X, neighbors, row_kind, beyond),
             rows=scored_rows,
             holdout_numbers=np.full(len(scored_rows), holdout_number),
+            octaves_beyond=np.zeros(len(scored_rows)) if beyond is None else beyond,
         )
 
     def _combine_cross_fitted(
@@ -314,11 +375,21 @@ class TargetModel:
             combined[in_holdout] = stack.combine(predictions[in_holdout])
         return combined
 
-    def _row_kind(self, neighbors: np.ndarray | None, is_new_device: np.ndarray) -> np.ndarray:
-        """Return the kind of each row: `NEW_DEVICE`, or its axes with neighbors on both sides."""
+    def _row_kind(
+        self,
+        neighbors: np.ndarray | None,
+        is_new_device: np.ndarray,
+        octaves_beyond_frontier: np.ndarray | None,
+    ) -> np.ndarray:
+        """Return the kind of each row.
+
+        It is `NEW_DEVICE`, `BEYOND` the frontier, or its axes with neighbors on both sides.
+        """
         axes: np.ndarray | int = 0
         if neighbors is not None and self.neighbor_index is not None:
             axes = self.neighbor_index.two_sided_axes(neighbors)
+        if octaves_beyond_frontier is not None:
+            axes = np.where(octaves_beyond_frontier > MIN_OCTAVES_BEYOND, BEYOND, axes)
         return np.where(is_new_device, NEW_DEVICE, axes)
 
     def _is_new_device(self, rows: Rows) -> np.ndarray:
@@ -348,6 +419,12 @@ class TargetModel:
             "experts": self.experts.parts,
             "neighbors": None,
         }
+        if self.law is not None and self.frontier is not None:
+            card["law"] = {
+                **self.law.to_json(),
+                "frontier": self.frontier.to_json(),
+                "reach": self.frontier_reach,
+            }
         index = self.neighbor_index
         if index is not None:
             self.neighbor_positions.save(folder / NEIGHBORS_FILE, self.neighbor_values)
@@ -366,11 +443,17 @@ class TargetModel:
         model.scale = TargetScale.from_json(card["scale"], target)
         model.reach = dict(card["reach"])
         model.devices = list(card["devices"])
+        law = card.get("law")
+        if law is not None:
+            model.law = LearnedLaw.from_json(law)
+            model.frontier = Frontier.from_json(law["frontier"])
+            model.frontier_reach = float(law["reach"])
         model.experts = Experts.load(
             folder,
             type(make_regressor()),
             card["experts"],
             has_unit=model.scale.roofline is not None,
+            law=model.law,
         )
         model.stack = load_stack(folder)
         model.interval = load_interval(folder, INTERVAL_FILE_STEM)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.models.axis_positions import AxisPositions
+from foretune.models.learned_law import LearnedLaw
 from foretune.models.neighbors import NeighborIndex
 
 
@@ -24,6 +25,9 @@ class TargetTable:
         neighbor_index: finds neighbors by position.
         positions: of the rows in ``neighbor_index``.
         holdout_axes: sets of axes whose combinations of values are held out together.
+        law: the learned law, if nothing is known of the kernel's work.
+        law_inputs: its inputs (rows, inputs); no columns without a law.
+        octaves_of_sizes: log2 of the problem's sizes (rows, sizes); no columns without a law.
     """
 
     columns: Sequence[str]
@@ -35,6 +39,9 @@ class TargetTable:
     neighbor_index: NeighborIndex
     positions: AxisPositions
     holdout_axes: list[tuple[int, ...]]
+    law: LearnedLaw | None
+    law_inputs: np.ndarray
+    octaves_of_sizes: np.ndarray
 
     def __len__(self) -> int:
         return len(self.y)
@@ -48,6 +55,8 @@ class TargetTable:
             rows=self.rows.iloc[numbers].reset_index(drop=True),
             problems=self.problems[numbers],
             positions=self.positions[numbers],
+            law_inputs=self.law_inputs[numbers],
+            octaves_of_sizes=self.octaves_of_sizes[numbers],
         )
 
     def neighbor_features(

@@ -2,8 +2,15 @@
 
 The log time of a run is the prior, an offset of its problem, an error that is smooth in problem and
 configuration, and an independent error. A Gaussian process with fixed parameters describes both
-errors, so the prior's order stands unless something similar was measured. Errors larger than
-expected widen all spreads. Without a prior, the parameters are fitted.
+errors, so the prior's order stands unless something similar was measured. Without a prior, the
+parameters are fitted.
+
+The size of the errors is unknown: a prior that suits one kernel misjudges another. Their law is
+therefore Student's (O'Hagan, Journal of the Royal Statistical Society B 41, 1979): errors that were
+observed change the scale of all, and a few degrees of freedom keep large errors possible.
+
+If several orders make up the prior, they take turns at the first measurements: what one misjudges,
+another may know.
 """
 
 import math
@@ -15,10 +22,11 @@ import numpy as np
 
 from foretune.models.covariance import GroupCovariance, Hyperprior, MaternCovariance
 from foretune.models.gaussian_process import GaussianProcess, Posterior
+from foretune.problem import Problem
 from foretune.search.blas_threads import one_blas_thread
 from foretune.search.encoding import KernelRuns, nearest_first, problem_distance
 from foretune.search.posterior import SearchPosterior
-from foretune.search.searcher import Searcher
+from foretune.search.searcher import DEFAULT_FREEDOM, Searcher
 from foretune.search.surrogate_model import FIT_STEPS
 from foretune.space import Configuration
 
@@ -35,13 +43,16 @@ NOISE_WITH_PRIOR = Hyperprior(0.36, 0.0)
 NOISE_WITHOUT_PRIOR = Hyperprior(0.004, 1.0, 1e-5, 1.0)
 """Variance of the independent error."""
 OFFSET = Hyperprior(100.0, 0.0)  # variance of a problem's offset
-PRIOR_ERRORS = 10.0  # the observed errors are averaged with this many errors of the expected size
 NO_PRIOR_SPREAD = 0.5  # standard deviation of the smooth error of log times without a prior
 MIN_FIT = 6  # number of runs from which the process is fitted without a prior
 
 FIRST_MEASUREMENTS = 4  # minimum number of measurements
 LATER_MEASUREMENTS = 3  # the minimum once `KNOWN_PROBLEMS` other problems were measured
 KNOWN_PROBLEMS = 8
+WRONG_LOSS = 0.1
+"""An order was wrong on a problem if its favorite, of what was measured there, loses more."""
+WRONG_PROBLEMS = 2
+"""An order that was wrong on this many problems loses its turn."""
 MIN_P_VALID = 1e-3
 FAILURE_PRIOR_TRIES = 0.2
 """The share of successes of a configuration that failed counts half of this many tries as one."""
@@ -102,22 +113,55 @@ class OrderedSearcher(Searcher):
         self._earlier_values = np.array([self.objective.value_of(m) for m in self._earlier])
         problems_that_ran = {m.problem for m in self._earlier if m.ok}
         self._known_problems = len(problems_that_ran - {self.problem})
+        self._orders = self._orders_with_a_turn()
 
     def _propose(self, n: int) -> list[int]:
         posterior = self.search_posterior
         free = self._free
         chosen: list[int] = []
         while len(chosen) < n:
-            # The first measurements follow the order of a prior that ranks its candidates.
-            is_first = len(self._known_values) + len(chosen) < FIRST_MEASUREMENTS
-            if is_first and self.prior is not None and self.prior.ranks:
-                score = posterior.log_expected_success
-            else:
-                score = posterior.log_acquisition
+            number = len(self._known_values) + len(chosen)
+            score = self._score(number, posterior)
             best = int(np.argmax(np.where(free, score, -np.inf)))
             chosen.append(best)
             free[best] = False
         return chosen
+
+    def _score(self, number: int, posterior: SearchPosterior) -> np.ndarray:
+        """Return what decides a measurement, given how many precede it; the highest is taken."""
+        prior = self.prior
+        if prior is None:
+            return posterior.log_acquisition
+
+        # The first measurements follow the orders in turn, or the order of a prior that ranks its
+        # candidates.
+        if number < len(self._orders):
+            return np.log(posterior.p_valid) - self._orders[number]
+        if number < FIRST_MEASUREMENTS and prior.ranks and not prior.orders:
+            return posterior.log_expected_success
+        return posterior.log_acquisition
+
+    def _orders_with_a_turn(self) -> list[np.ndarray]:
+        """Return the prior's orders, without those that were wrong on several other problems."""
+        prior = self.prior
+        if prior is None:
+            return []
+        if prior.orders_of is None or not self._earlier:
+            return list(prior.orders.values())
+
+        rows_by_problem: dict[Problem, list[int]] = {}
+        for row, measurement in enumerate(self._earlier):
+            rows_by_problem.setdefault(measurement.problem, []).append(row)
+        expected_by_order = prior.orders_of(self._earlier)
+        kept = []
+        for name, order in prior.orders.items():
+            wrong = [
+                _favorite_was_slow(expected_by_order[name][rows], self._earlier_values[rows])
+                for rows in rows_by_problem.values()
+            ]
+            if sum(wrong) < WRONG_PROBLEMS:
+                kept.append(order)
+        return kept
 
     def _learn(self, new_values: dict[int, float]) -> None:
         self.__dict__.pop("search_posterior", None)  # the cached one is out of date
@@ -207,12 +251,18 @@ class OrderedSearcher(Searcher):
             scale=self._spread,
             observation_noise=True,
         )
-        posterior.scale *= _widening(posterior, degrees_of_freedom=len(y) - len(offsets))
+
+        # The errors observed on all problems give the scale. Another problem may still differ: only
+        # those observed here make large errors unlikely.
+        freedom = DEFAULT_FREEDOM if self.prior is None else self.prior.error_freedom
+        posterior.scale *= _error_scale(posterior, freedom, observed=len(y) - len(offsets))
+        observed_here = max(int(ran_here.sum()) - 1, 0)
         return SearchPosterior(
             indices=np.arange(len(self.space)),
             posterior=posterior,
             p_valid=self._probabilities_to_run(known),
             objective=objective,
+            freedom=freedom + observed_here,
         )
 
     def _probabilities_to_run(self, known: Mapping[int, float]) -> np.ndarray:
@@ -237,8 +287,23 @@ def _error_process(axes: int, noise: Hyperprior) -> GaussianProcess:
     return GaussianProcess.from_prior([smooth, GroupCovariance(axes, OFFSET)], noise)
 
 
-def _widening(posterior: Posterior, degrees_of_freedom: int) -> float:
-    """Return the factor of spreads that covers the observed errors; at least 1."""
-    observed = posterior.squared_errors / posterior.scale**2
-    variance_ratio = (PRIOR_ERRORS + observed) / (PRIOR_ERRORS + degrees_of_freedom)
-    return math.sqrt(max(1.0, variance_ratio))
+def _error_scale(posterior: Posterior, freedom: float, observed: int) -> float:
+    """Return the factor of all spreads, given the errors observed so far.
+
+    It is the scale of a Student law: ``freedom`` errors of the expected size are averaged with the
+    ``observed`` ones (number without the offsets of their problems).
+    """
+    squared_errors = posterior.squared_errors / posterior.scale**2
+    return math.sqrt((freedom + squared_errors) / (freedom + observed))
+
+
+def _favorite_was_slow(expected: np.ndarray, values: np.ndarray) -> bool:
+    """Whether the configuration that was expected to be fastest was slow, or did not run.
+
+    ``expected`` are log times, NaN if unknown, ``values`` objectives, infinite for failures.
+    """
+    known = np.isfinite(expected)
+    if known.sum() < 2 or not np.isfinite(values[known]).any():
+        return False
+    favorite = np.argmin(expected[known])
+    return bool(values[known][favorite] > (1.0 + WRONG_LOSS) * values[known].min())

@@ -15,6 +15,8 @@ DRAWS = 256
 REPEAT_LOG_SPREAD = 0.01  # log standard deviation of repeated measurements
 TINY = 1e-300  # lower bound of what a logarithm is taken of
 JITTER = 1e-10  # share of the mean variance added to each candidate's, for numerical stability
+MAX_LOG_ERROR = 3.0
+"""Where the tails of a Student law end: its exponential has no mean. A factor of 20."""
 
 
 def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:
@@ -43,11 +45,15 @@ def log_probability_below(posterior: Posterior, limit: float) -> np.ndarray:
     return log_ndtr((limit - posterior.mean) / posterior.spread)
 
 
-def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
+def expected_regrets(
+    posterior: Posterior, measured: np.ndarray, freedom: float = math.inf
+) -> np.ndarray:
     """Return the expected regret of every candidate: how much slower than the best, relative.
 
     It is the mean over draws from the joint log posterior. Failures and candidates off the
     shortlist get infinity. ``measured`` are objectives; infinite for failures, NaN if not measured.
+    With a finite ``freedom``, the errors follow a Student law: all errors of a draw are multiplied
+    by the same random factor.
     """
     expected = np.full(len(measured), np.inf)
     not_failed = np.flatnonzero(~np.isposinf(measured))
@@ -66,7 +72,11 @@ def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
     covariance = posterior.covariance(unmeasured)
     covariance[np.diag_indices(len(unmeasured))] += JITTER * (1.0 + np.trace(covariance))
     factor = np.linalg.cholesky(covariance)
-    drawn = mean[unmeasured] + rng.standard_normal((DRAWS, len(unmeasured))) @ factor.T
+    errors = rng.standard_normal((DRAWS, len(unmeasured))) @ factor.T
+    if math.isfinite(freedom):
+        variance_factor = freedom / np.random.default_rng(0).chisquare(freedom, (DRAWS, 1))
+        errors = np.clip(errors * np.sqrt(variance_factor), -MAX_LOG_ERROR, MAX_LOG_ERROR)
+    drawn = mean[unmeasured] + errors
 
     # Draws of the measured ones: another measurement would differ a little.
     succeeded = np.flatnonzero(np.isfinite(measured))
@@ -86,13 +96,15 @@ class SearchPosterior:
     """The posterior of the log objectives of a search's candidates, up to a constant.
 
     ``indices`` are the candidates' in their space, ``p_valid`` their probabilities to run,
-    ``objective`` the measured objectives; infinite for failures, NaN if not measured.
+    ``objective`` the measured objectives; infinite for failures, NaN if not measured. The errors
+    follow a Student law of ``freedom`` degrees of freedom; infinite for a normal law.
     """
 
     indices: np.ndarray
     posterior: Posterior
     p_valid: np.ndarray
     objective: np.ndarray
+    freedom: float = math.inf
 
     @cached_property
     def log_mean(self) -> np.ndarray:
@@ -106,7 +118,7 @@ class SearchPosterior:
         Infinite for failures and for candidates that are certainly far off.
         """
         with one_blas_thread():
-            return expected_regrets(self.posterior, self.objective)
+            return expected_regrets(self.posterior, self.objective, self.freedom)
 
     @cached_property
     def best(self) -> int:

@@ -2,8 +2,8 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -16,6 +16,9 @@ from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
 
+DEFAULT_FREEDOM = 10.0
+"""Degrees of freedom of a prior's errors whose spread is calibrated."""
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -26,6 +29,11 @@ class Prior:
     another device: searchers check it early. ``log_mean_of`` returns the log means of measurements
     of other problems; None if unknown. ``ranks``: whether the first measurements follow its order;
     a rough rule has many ties.
+
+    ``orders`` are log means of several orders by name, whose mean is ``log_mean``: they take turns
+    at the first measurements. ``orders_of`` returns what each said of measurements of other
+    problems, NaN if unknown. The errors follow a Student law with ``error_freedom`` degrees of
+    freedom: few mean that ``log_spread`` is far too small for some kernels.
     """
 
     log_mean: np.ndarray
@@ -34,6 +42,9 @@ class Prior:
     foreign: bool = True
     log_mean_of: Callable[[Sequence[Measurement]], np.ndarray] | None = None
     ranks: bool = True
+    orders: Mapping[str, np.ndarray] = field(default_factory=dict)
+    orders_of: Callable[[Sequence[Measurement]], Mapping[str, np.ndarray]] | None = None
+    error_freedom: float = DEFAULT_FREEDOM
 
     def log_means(self, measurements: Sequence[Measurement], space: SearchSpace) -> np.ndarray:
         """Return the log means of other problems' measurements; the median if unknown."""

@@ -75,7 +75,7 @@ def test_file_of_pages_runs(name, text, tmp_path, monkeypatch):
 def test_readme_first_example_runs(tmp_path):
     (text, *_) = blocks(ROOT / "README.md", "python")
     (tmp_path / "readme.py").write_text(text, encoding="utf-8")
-    assert runpy.run_path(str(tmp_path / "readme.py"))["best"].config
+    assert runpy.run_path(str(tmp_path / "readme.py"), run_name="__main__")["best"].config
 
 
 def commands(text):

@@ -8,6 +8,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from email import message_from_string
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def build(checkout: Path, step: str) -> Path:
         check=False,
     )
     assert run.returncode == 0, run.stderr
+    assert "would be ignored" not in run.stderr + run.stdout, "data in a folder that is no package"
     (archive,) = (checkout / "dist").iterdir()
     return archive
 
@@ -123,6 +125,27 @@ def test_metadata_links_are_absolute(checkout):
     paths = [re.sub(f"{re.escape(SOURCE)}/(blob|raw)/main/", "", target) for target in ours]
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert f"({SOURCE}/raw/main/docs/evaluations.svg)" in metadata
+
+
+def test_metadata_says_who_where_and_for_what(checkout):
+    with zipfile.ZipFile(build(checkout, "build_wheel")) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+        metadata = message_from_string(wheel.read(name).decode())
+
+    assert metadata["Author"] or metadata["Author-email"]
+    assert metadata["License-Expression"] == "MIT"
+    assert {url.partition(",")[0] for url in metadata.get_all("Project-URL")} >= {
+        "Homepage",
+        "Documentation",
+        "Source",
+        "Changelog",
+    }
+    versions = {
+        classifier.rpartition(" :: ")[2]
+        for classifier in metadata.get_all("Classifier")
+        if re.search(r"Python :: 3\.\d+$", classifier)
+    }
+    assert versions == {"3.11", "3.12", "3.13", "3.14"}
 
 
 @pytest.mark.parametrize("label", ["Homepage", "Documentation", "Source", "Changelog", "Issues"])

@@ -195,7 +195,7 @@ class TuningJob:
     def start_progress(self, problem: Problem, space: SearchSpace) -> None:
         """Report that a search starts."""
         total = len(space) if self.stopping.measurements is None else self.stopping.measurements
-        self.progress.start(f"tuning {problem}", min(total, len(space)))
+        self.progress.start(f"tuning {problem.shown}", min(total, len(space)))
 
     def known(self, problem: Problem, space: SearchSpace) -> list[Measurement]:
         """Return stored measurements that have every column the objectives and limits need."""

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
@@ -16,7 +16,12 @@ import numpy as np
 import pandas as pd
 
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
-from foretune.collect.isolated_implementation import CallOutputs, Code, IsolatedImplementation
+from foretune.collect.isolated_implementation import (
+    CallOutputs,
+    Code,
+    IsolatedImplementation,
+    Work,
+)
 from foretune.collect.machine_load import LoadMonitor
 from foretune.collect.worker_process import WorkerProcess
 from foretune.collect.wrapped.output_comparison import ComparisonRules, output_error
@@ -60,7 +65,8 @@ class ProblemVerdict:
     """The comparison on one problem, with the candidate's largest error over all checked outputs.
 
     `against` compares the candidate with each rival, the fastest first; a comparison's ``value`` is
-    the candidate's time in ms. `time_ms` has the times by name of implementation.
+    the candidate's time in ms. `time_ms` has the times by name of implementation. `process_ratios`
+    has the speed-up in each process, by rival. `work` is what the reference has to do.
     """
 
     problem: Problem
@@ -70,6 +76,8 @@ class ProblemVerdict:
     rounds: int
     noise: NoiseEstimate
     relative_error: float
+    process_ratios: Mapping[str, tuple[float, ...]]
+    work: Work | None = None
 
     @property
     def candidate(self) -> Comparison:
@@ -110,7 +118,7 @@ class Verdict(Result):
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the candidate beats every rival over all problems."""
+        """Whether the candidate beats every rival over all problems, or is slower than the best."""
         if self.refused:
             return "no_win"
         return Comparison("", None, math.nan, self.speedup, *self.interval).verdict
@@ -126,11 +134,8 @@ class Verdict(Result):
         if self.refused:
             return f"refused: {self.refused}"
         low, high = self.interval
-        words = {"win": "faster", "no_win": "no faster", "inconclusive": "inconclusive"}
-        return (
-            f"correct, and {words[self.outcome]}: {self.speedup:.2f}× the best rival "
-            f"({low:.2f}–{high:.2f})"
-        )
+        words = {"win": "faster", "no_win": "no faster"}.get(self.outcome, self.outcome)
+        return f"correct, and {words}: {self.speedup:.2f}× the best rival ({low:.2f}–{high:.2f})"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per problem: its times by implementation, and the speed-up."""
@@ -182,6 +187,8 @@ def judge(
     session_s: float = 0.5,
     limit_s: float = 30.0,
     device: Device | None = None,
+    check_only: bool = False,
+    explain: bool = False,
     progress: Progress = SILENT,
 ) -> Verdict:
     """Check whether ``candidate`` computes the same as ``reference``, and how much faster.
@@ -204,6 +211,8 @@ def judge(
         session_s: seconds of rounds in each process, per problem.
         limit_s: maximum seconds of one call, including loading and compiling.
         device: the device whose load is observed; by default the CPU.
+        check_only: compare outputs and time nothing.
+        explain: also count the work of the reference.
         progress: advanced with every problem.
 
     Raises:
@@ -226,11 +235,15 @@ def judge(
             for problem in wanted:
                 bench.check(problem)
                 progress.advance(str(problem))
+            if check_only:
+                return Verdict("")
             progress.start("comparing", len(wanted))
             verdicts = []
             watched = device or Device("CPU", "cpu")
             for problem in wanted:
-                verdicts.append(bench.compare(problem, session_s, LoadMonitor(watched)))
+                ruling = bench.compare(problem, session_s, LoadMonitor(watched))
+                work = bench.work(problem) if explain else None
+                verdicts.append(replace(ruling, work=work))
                 progress.advance(str(problem))
         except CandidateRejected as e:
             return Verdict(str(e))
@@ -303,6 +316,12 @@ class JudgeBenchmark:
                 "checked: let inputs() use its seed, or choose another problem"
             )
 
+    def work(self, problem: Problem) -> Work:
+        """Return what the reference has to do for a problem."""
+        self._run(REFERENCE, problem, self._new_seeds(1))
+        work: Work = self._call(REFERENCE, problem, "work")
+        return work
+
     def compare(self, problem: Problem, session_s: float, watch: LoadMonitor) -> ProblemVerdict:
         """Compare the candidate with the rivals in fresh processes, until the winner is clear."""
         self.max_error = 0.0
@@ -333,6 +352,7 @@ class JudgeBenchmark:
             rounds=evidence.rounds,
             noise=evidence.noise(watch.load),
             relative_error=self.max_error,
+            process_ratios={rival: evidence.process_ratios(rival, CANDIDATE) for rival in rivals},
         )
 
     def _calls_per_burst(self, problem: Problem) -> int:

@@ -69,8 +69,11 @@ def results_frame(results: "Iterable[TuneResult]") -> "pd.DataFrame":
     )
 
 
-Outcome = Literal["win", "no_win", "inconclusive"]
-"""Whether a contender is significantly better, surely has no relevant gain, or neither."""
+Outcome = Literal["win", "no_win", "slower", "inconclusive"]
+"""Whether a contender is significantly better, surely has no relevant gain, is significantly worse,
+or none of these."""
+Change = Literal["faster", "slower", "same", "unknown"]
+"""The change against the default that an interval shows, where less time or energy is faster."""
 WORTH_HAVING = 0.01  # relative difference below which a contender counts as equal
 
 
@@ -82,6 +85,8 @@ class Comparison(Result):
     a process's rounds, the median over processes. `ratio` is the default's objective over the
     contender's, the geometric mean over processes; above 1 is better. `ratio_low` is the lower
     bound of its interval (see `foretune.tune.verifier`). `failure` says why there is no ratio.
+    `while_busy` is how it used the machine in another way than the default while other load
+    disturbed it: it would win, but perhaps not on a quiet machine.
     """
 
     name: str
@@ -91,6 +96,7 @@ class Comparison(Result):
     ratio_low: float
     ratio_high: float
     failure: str = ""
+    while_busy: str = ""
 
     @property
     def headline(self) -> str:
@@ -102,13 +108,30 @@ class Comparison(Result):
         """The ratio with its interval."""
         return f"{self.ratio:.2f}× ({self.ratio_low:.2f}–{self.ratio_high:.2f})"
 
+    def change(self, relevant: float) -> Change:
+        """Return the change that the interval shows; ``relevant`` is the least that counts.
+
+        Faster and slower: the interval excludes 1, and the ratio differs by at least ``relevant``.
+        Same: the whole interval is within 1 ± ``relevant``.
+        """
+        if self.ratio_low > 1.0 and self.ratio >= 1.0 + relevant:
+            return "faster"
+        if self.ratio_high < 1.0 and self.ratio <= 1.0 - relevant:
+            return "slower"
+        if self.ratio_low >= 1.0 - relevant and self.ratio_high <= 1.0 + relevant:
+            return "same"
+        return "unknown"
+
     @property
     def verdict(self) -> Outcome:
-        """The outcome by the interval; a gain below `WORTH_HAVING` is not a win."""
-        if self.ratio_low > 1.0 and self.ratio >= 1.0 + WORTH_HAVING:
-            return "win"
-        equal = self.ratio_low >= 1.0 - WORTH_HAVING and self.ratio_high <= 1.0 + WORTH_HAVING
-        return "no_win" if self.failure or equal or self.ratio_high < 1.0 else "inconclusive"
+        """The outcome by the interval; a change below `WORTH_HAVING` is neither win nor loss."""
+        change = self.change(WORTH_HAVING)
+        if change == "faster":
+            return "inconclusive" if self.while_busy else "win"
+        if change == "slower":
+            return "slower"
+        no_gain = change == "same" or self.ratio_high < 1.0
+        return "no_win" if self.failure or no_gain else "inconclusive"
 
     @property
     def wins(self) -> bool:
@@ -146,6 +169,9 @@ class TuneResult(Result):
         default_breaks: limits that the default violates, such as ``power_w 12.5 > 10``; empty if
             none.
         checked_on: the inputs on which outputs were compared in the final comparison.
+        reused_because: why the stored comparison counts; empty if it was made now.
+        not_confirmed: the earlier winner that this comparison did not confirm, in words; empty if
+            there is none.
     """
 
     kernel: str
@@ -162,6 +188,8 @@ class TuneResult(Result):
     default_breaks: str = ""
     noise: NoiseEstimate = NoiseEstimate()
     checked_on: str = ""
+    reused_because: str = ""
+    not_confirmed: str = ""
 
     @property
     def measured(self) -> int:
@@ -195,12 +223,13 @@ class TuneResult(Result):
     def winner(self) -> Comparison:
         """The best candidate that significantly beats the default, otherwise the default.
 
-        If the default violates a limit, any candidate beats it.
+        Candidates are compared by their ratios, which come from the same rounds; values also have
+        the drift between processes. If the default violates a limit, any candidate beats it.
         """
         better = [
-            c for c in self.candidates if c.wins or (self.default_breaks and math.isfinite(c.value))
+            c for c in self.candidates if c.wins or (self.default_breaks and math.isfinite(c.ratio))
         ]
-        return min(better, key=lambda c: c.value, default=self.baseline)
+        return max(better, key=lambda c: c.ratio, default=self.baseline)
 
     @property
     def verified(self) -> bool:
@@ -216,6 +245,13 @@ class TuneResult(Result):
         return "inconclusive" if open_ones else "no_win"
 
     @property
+    def busy_win(self) -> Comparison | None:
+        """The candidate that wins on this busy machine, where it is not verified; else None."""
+        if self.verdict != "inconclusive" or not self.leader.while_busy:
+            return None
+        return self.leader
+
+    @property
     def explanation(self) -> str:
         """The verdict in words."""
         if self.verified and self.default_breaks:
@@ -227,6 +263,11 @@ class TuneResult(Result):
         if self.verdict == "no_win":
             return "nothing better than the default"
         best = self.leader
+        if best.while_busy:
+            return (
+                f"a win on this busy machine, not verified: {best.ratio_text}; {best.while_busy}, "
+                f"while {self.noise.disturbed}; it is verified again when the machine is quiet"
+            )
         # The interval shrinks with the root of the number of processes.
         gain = max(abs(math.log(best.ratio)), WORTH_HAVING)
         width = math.log(best.ratio_high / best.ratio_low) / 2
@@ -239,12 +280,15 @@ class TuneResult(Result):
         """The verdict and the best configuration in one line."""
         winner, unit = self.winner, self.objective.unit
         config = " ".join(f"{name}={value}" for name, value in (winner.config or {}).items())
+        # Load is said beside every verdict; a busy win says it already.
+        load = f", while {self.noise.disturbed}" if self.noise.disturbed else ""
         if not self.verified:
-            return f"{self.kernel}: {self.explanation}; the default stays: {config}"
+            load = "" if self.busy_win else load
+            return f"{self.kernel}: {self.explanation}{load}; the default stays: {config}"
         return (
             f"{self.kernel}: {winner.ratio:.2f}× the default's speed ({winner.ratio_low:.2f}–"
             f"{winner.ratio_high:.2f}), {short_number(self.baseline.value)} → "
-            f"{short_number(winner.value)} {unit}: {config}"
+            f"{short_number(winner.value)} {unit}{load}: {config}"
         )
 
     @property
@@ -290,10 +334,13 @@ class TuneResult(Result):
             "verified": self.verified,
             "verdict": self.verdict,
             "explanation": self.explanation,
+            "wins_while_busy": self.busy_win is not None,
             "processes": self.processes,
             "rounds": self.rounds,
             "noise": asdict(self.noise),
             "checked_on": self.checked_on,
+            "reused_because": self.reused_because,
+            "not_confirmed": self.not_confirmed,
             "library": library
             and {
                 "name": library.name,

@@ -8,6 +8,7 @@ from typing import Self, Unpack
 
 import numpy as np
 
+from foretune.collect.machine_load import OBSERVE_S
 from foretune.collect.runner import Runner
 from foretune.collect.timing import median_interval
 from foretune.datasets.run_log import RunLog
@@ -29,8 +30,9 @@ from foretune.tune.verification import StoredVerification
 from foretune.tune.verifier import MIN_VERIFY_S, verify
 from foretune.values import counted, short_number
 
-FINALISTS = 3
-"""Number of candidates that are compared with the default."""
+FINALISTS = 5
+"""Number of the fastest measured candidates that are compared with the default, and with each
+other, in the same rounds; see docs/decisions/finalists.md."""
 LIMIT_CHECK_RUNS = 3
 """New runs of a finalist whose medians must satisfy the limits."""
 
@@ -303,15 +305,23 @@ def verify_and_store(
     verification = _reusable_verification(
         job, problem, trace, previous_choice, verification_options
     )
-    if verification is not None:
-        job.progress.say(f"{problem}: verified before, with the same measurements")
+    reused_because = ""
+    if verification is not None and previous_choice is not None:
+        reused_because = _reason_to_reuse(job, trace, previous_choice, verification)
+        job.progress.say(f"{problem.shown}: verified before, with the same measurements")
     else:
         verification = _verify(
             job, problem, trace, previous_choice, seconds=verification_options.budget_s
         )
 
     # The default breaks the limits, and nothing within them was found: there is no result.
-    result = _tune_result(job, problem, trace, verification, start)
+    result = replace(
+        _tune_result(job, problem, trace, verification, start), reused_because=reused_because
+    )
+    not_confirmed = _not_confirmed(job, problem, previous_choice, result)
+    if not_confirmed:
+        result = replace(result, not_confirmed=not_confirmed)
+        job.progress.say(not_confirmed)
     if result.default_breaks and not result.verified:
         raise job.no_feasible_error(len(trace), result.default_breaks)
 
@@ -360,11 +370,51 @@ def _reusable_verification(
     if stored.contenders[0].config != default or previous_choice.config not in known_configs:
         return None
 
+    # A win on a busy machine is verified again as soon as the machine is quiet.
+    if stored.needs_quiet_machine and _is_quiet(job):
+        return None
+
     # One that ended without a verdict is repeated only if the user allows more time.
     requested_s = 0.0 if verification_options.seconds is None else verification_options.seconds
     if stored.is_decided or stored.allowed_s >= requested_s:
         return stored
     return None
+
+
+def _reason_to_reuse(
+    job: TuningJob,
+    trace: Sequence[SearchStep],
+    choice: Choice,
+    verification: StoredVerification,
+) -> str:
+    """Return in words why the stored comparison of a choice counts."""
+    when = f" of {choice.chosen_at[:16]}" if choice.chosen_at else ""
+    return (
+        f"the comparison{when} counts, because code ({job.kernel.source_hash[:8]}), device, "
+        f"versions, default and all {counted(len(trace), 'measurement')} are the same; it took "
+        f"{counted(verification.processes, 'process')}"
+    )
+
+
+def _not_confirmed(
+    job: TuningJob, problem: Problem, previous_choice: Choice | None, result: TuneResult
+) -> str:
+    """Return that an earlier verified winner is not the winner now; empty if it is, or none was."""
+    if previous_choice is None or previous_choice.how != "verified":
+        return ""
+    earlier = previous_choice.config
+    if earlier in (job.kernel.default(problem), result.winner.config):
+        return ""
+    now = "the default stays" if not result.verified else "another one is faster"
+    config = ", ".join(f"{name}={value}" for name, value in earlier.items())
+    return f"the earlier winner, {config}, is not confirmed ({result.explanation}): {now}"
+
+
+def _is_quiet(job: TuningJob) -> bool:
+    """Observe the measuring machine for a moment; return whether other load leaves it alone."""
+    with job.runner.watch() as monitor:
+        time.sleep(OBSERVE_S)
+    return not monitor.load.disturbance
 
 
 def _verify(
@@ -491,7 +541,7 @@ def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace
     if any(m.config != default for m in trace.stored):
         reused = counted(len(trace.stored), "measurement")
         summary = f"{new_count} new" if new_count else "nothing new is measured"
-        job.progress.say(f"{problem}: {reused} reused from the store, {summary}")
+        job.progress.say(f"{problem.shown}: {reused} reused from the store, {summary}")
 
 
 class _Trace:

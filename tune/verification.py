@@ -35,7 +35,12 @@ class StoredVerification:
         candidates = [c for c in self.contenders[1:] if c.config is not None]
         if any(candidate.wins for candidate in candidates):
             return True
-        return all(candidate.verdict == "no_win" for candidate in candidates)
+        return all(candidate.verdict != "inconclusive" for candidate in candidates)
+
+    @property
+    def needs_quiet_machine(self) -> bool:
+        """Whether a candidate won on a busy machine only: a quiet one may decide."""
+        return not self.is_decided and any(c.while_busy for c in self.contenders)
 
     def to_record(self) -> dict[str, Any]:
         """Return plain values; None is a number that is not finite."""
@@ -90,6 +95,7 @@ def _comparison(described: Mapping[str, Any], failed: bool) -> Comparison:
         name=str(described["name"]),
         config=None if config is None else Configuration(config),
         failure=str(described["failure"]),
+        while_busy=str(described.get("while_busy", "")),
         **numbers,
     )
 

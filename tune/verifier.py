@@ -44,6 +44,11 @@ NOISE_ERROR = 0.025
 """One-sided error of the interval of the noise, which is a 95 % interval."""
 BUILD_LAUNCHES = 2
 """Times that a process runs each contender before it times rounds."""
+MAX_THREADS_CHANGE = 0.25
+"""Largest difference of two contenders' shares of CPU time in other threads that counts as equal
+use of the machine; a second thread changes it by half."""
+MAX_CORES_CHANGE = 0.25
+"""The same for the number of cores that they keep busy; chosen by hand."""
 MIN_PROCESSES = 3
 """Processes of any verification, whatever its budget: an interval from two says nothing."""
 MIN_VERIFY_S = 5.0
@@ -73,6 +78,7 @@ class Evidence:
         self.failures: dict[str, str] = {}
         self._checked_on: dict[str, None] = {}
         self._separate: list[dict[str, float]] = []
+        self._uses: dict[str, list[MachineUse]] = {}
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -95,6 +101,9 @@ class Evidence:
                 if np.isfinite(times).any()
             }
         )
+        for key, cores in rounds.cores.items():
+            use = MachineUse(cores=cores, other_threads=rounds.other_threads.get(key, math.nan))
+            self._uses.setdefault(key, []).append(use)
         quantiles = {}
         for key, times in rounds.time_ms.items():
             known = times[~np.isnan(times)]
@@ -134,6 +143,32 @@ class Evidence:
             log_ratios.mean(), variance=variance, n=len(log_ratios), error=error
         )
         return Comparison(name, config, value, interval.ratio, interval.low, interval.high)
+
+    def process_ratios(self, base: str, key: str) -> tuple[float, ...]:
+        """Return the ratio of ``base`` to a contender in each process that has both."""
+        return tuple(np.exp(self._log_ratios(base, key, self._processes)).tolist())
+
+    def is_less_exposed(self, base: str, key: str) -> str:
+        """Return in words that a contender needs less of the CPU at a time; empty if it does not.
+
+        Other load slows it less than ``base``.
+        """
+        default, contender = self._use(base), self._use(key)
+        fewer_threads = default.other_threads - contender.other_threads > MAX_THREADS_CHANGE
+        fewer_cores = default.cores - contender.cores > MAX_CORES_CHANGE
+        if not (fewer_threads or fewer_cores):
+            return ""
+        return f"it keeps {contender.text} busy, and the default {default.text}"
+
+    def _use(self, key: str) -> "MachineUse":
+        """Return the median over processes."""
+        uses = self._uses.get(key)
+        if not uses:
+            return MachineUse(cores=math.nan, other_threads=math.nan)
+        return MachineUse(
+            cores=float(np.median([use.cores for use in uses])),
+            other_threads=float(np.median([use.other_threads for use in uses])),
+        )
 
     def noise(self, load: MachineLoad) -> NoiseEstimate:
         """Return the ratio of the two equal contenders, and the machine's load."""
@@ -190,6 +225,24 @@ class Evidence:
         one, other = self._repeated
         both = [process for process in self._processes if one in process and other in process]
         return np.array([np.log(process[one] / process[other]) for process in both])
+
+
+@dataclass(frozen=True)
+class MachineUse:
+    """How a contender uses the CPU; NaN if unknown.
+
+    Attributes:
+        cores: CPU seconds that it takes in a second.
+        other_threads: share of its CPU seconds in other threads than the calling one.
+    """
+
+    cores: float
+    other_threads: float
+
+    @property
+    def text(self) -> str:
+        """Both in words."""
+        return f"{self.cores:.1f} cores ({self.other_threads:.0%} of it in other threads)"
 
 
 @dataclass(frozen=True)
@@ -283,7 +336,7 @@ def gather(
             break
 
         # Stop once the best candidate wins, or none can win.
-        active = [key for key in active if comparisons[key].verdict != "no_win"]
+        active = [key for key in active if comparisons[key].verdict in ("win", "inconclusive")]
         if not active:
             break
         leader = max((comparisons[key] for key in active), key=lambda c: c.ratio)
@@ -370,6 +423,7 @@ def verify(
     for _ in range(max(looks) - len(evidence)):
         job.progress.advance()
 
+    compared = [while_busy(comparison, evidence, default.id, watch.load) for comparison in compared]
     baseline = Comparison(
         "default", default, default_value, ratio=1.0, ratio_low=1.0, ratio_high=1.0
     )
@@ -382,6 +436,20 @@ def verify(
         evidence=evidence,
         noise=evidence.noise(watch.load),
     )
+
+
+def while_busy(
+    comparison: Comparison, evidence: Evidence, base: str, load: MachineLoad
+) -> Comparison:
+    """Return a comparison that does not count as a win if other load may have made it one.
+
+    Other load slows a default of two threads more than a candidate of one. Interleaved rounds do
+    not remove this: it is a bias, not noise. A candidate that needs more threads than the default
+    wins in spite of the load.
+    """
+    if not comparison.wins or comparison.config is None or not load.disturbance:
+        return comparison
+    return replace(comparison, while_busy=evidence.is_less_exposed(base, comparison.config.id))
 
 
 def _expected_launch_s(job: TuningJob, problem: Problem) -> float:

@@ -185,7 +185,7 @@ class _WorkloadSearch:
             work = [(part.problem, config) for part, config in items if self._job_of(part) is job]
             for m in job.measure(work):
                 self._add(m)
-                self._job.progress.advance(f"{m.kernel} {m.problem}")
+                self._job.progress.advance(f"{m.kernel} {m.problem.shown}")
                 yield m
 
     def _job_of(self, part: WorkloadProblem) -> TuningJob:

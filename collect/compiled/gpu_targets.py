@@ -1,9 +1,9 @@
 """Compile targets: GPU architectures and their limits.
 
 Sources of the limits. NVIDIA: CUDA Programming Guide, appendix on compute capabilities (technical
-specifications per capability), and the allocation units of CUDA's occupancy calculator. AMD: CDNA3
-and CDNA4 instruction set architecture guides, and LLVM's AMDGPU subtarget (``AMDGPUBaseInfo``). The
-tests compare with LLVM's occupancy comment in the assembly.
+specifications per capability), and the allocation units of CUDA's occupancy calculator. AMD: CDNA
+and RDNA instruction set architecture guides, and LLVM's AMDGPU subtarget (``AMDGPUBaseInfo``). For
+gfx942, the tests compare with LLVM's occupancy comment in the assembly.
 """
 
 import re
@@ -65,14 +65,21 @@ class Target:
         return GPUTarget(self.backend, self.arch, self.warp_size)
 
 
-def _nvidia(arch: int, warps: int, ctas: int, shared_kib: int, tensor_memory: int = 0) -> Target:
+def _nvidia(
+    arch: int,
+    warps: int,
+    ctas: int,
+    shared_kib: int,
+    tensor_memory: int = 0,
+    reserved_kib: int = 1,
+) -> Target:
     limits = Limits(
         warps=warps,
         ctas=ctas,
         shared_bytes=shared_kib * KIB,
-        shared_bytes_per_cta=(shared_kib - 1) * KIB,
+        shared_bytes_per_cta=(shared_kib - reserved_kib) * KIB,
         shared_granule=128,
-        shared_reserved=KIB,
+        shared_reserved=reserved_kib * KIB,
         tensor_memory=tensor_memory,
     )
     return Target(name=f"sm_{arch}", backend="cuda", arch=arch, warp_size=32, limits=limits)
@@ -89,16 +96,35 @@ def _amd(arch: str, lds_kib: int) -> Target:
     return Target(name=arch, backend="hip", arch=arch, warp_size=64, limits=limits)
 
 
+def _rdna(arch: str) -> Target:
+    limits = Limits(
+        warps=32,
+        ctas=16,
+        shared_bytes=64 * KIB,
+        shared_bytes_per_cta=64 * KIB,
+        shared_granule=1024,
+        registers=1536,
+        register_granule=24,
+        partitions=2,
+    )
+    return Target(name=arch, backend="hip", arch=arch, warp_size=32, limits=limits)
+
+
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
+        _nvidia(75, warps=32, ctas=16, shared_kib=64, reserved_kib=0),
         _nvidia(80, warps=64, ctas=32, shared_kib=164),
         _nvidia(86, warps=48, ctas=16, shared_kib=100),
         _nvidia(89, warps=48, ctas=24, shared_kib=100),
         _nvidia(90, warps=64, ctas=32, shared_kib=228),
         _nvidia(100, warps=64, ctas=32, shared_kib=228, tensor_memory=512),
         _nvidia(120, warps=48, ctas=24, shared_kib=100),
+        _amd("gfx90a", lds_kib=64),
         _amd("gfx942", lds_kib=64),
+        _amd("gfx950", lds_kib=160),
+        _rdna("gfx1100"),
+        _rdna("gfx1201"),
     )
 }
 

@@ -9,6 +9,9 @@ from foretune.collect.torch_operators.tensors import random_tensor
 from foretune.kernel import Launch
 from foretune.values import FrozenParameters
 
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+"""Format of attention and of its cache -> torch's."""
+
 
 def prefill(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return causal attention of the last tokens of prompts.
@@ -45,9 +48,12 @@ def decode(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tor
 
 
 def _refuse(problem: FrozenParameters, config: FrozenParameters) -> str:
+    number_format = config.get("format", "bf16")
     for name in ("format", "kv_format"):
-        if config.get(name, "bf16") != "bf16":
-            return f"torch computes attention in bf16, not in {config[name]}"
+        if config.get(name, "bf16") not in DTYPES:
+            return f"torch computes attention in {' and '.join(DTYPES)}, not in {config[name]}"
+    if config.get("kv_format", number_format) != number_format:
+        return "torch computes attention in the format of the cache"
     window = _window(problem)
     if "seq_len" in problem and 0 < window < _keys(problem):
         return "prompts longer than the window: torch computes beyond the window, too"
@@ -57,7 +63,10 @@ def _refuse(problem: FrozenParameters, config: FrozenParameters) -> str:
 def _memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
     queries = float(problem.get("seq_len", 1)) * float(problem["heads"])
     keys = _keys(problem) * _kv_heads(problem)
-    return 4.0 * float(problem["batch"]) * float(problem["head_dim"]) * (2.0 * queries + 2.0 * keys)
+    copies = 4.0 if config.get("format", "bf16") == "bf16" else 8.0
+    return (
+        copies * float(problem["batch"]) * float(problem["head_dim"]) * (2.0 * queries + 2.0 * keys)
+    )
 
 
 def _build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
@@ -66,8 +75,9 @@ def _build(problem: FrozenParameters, config: FrozenParameters, device: str) -> 
     head_size = round(float(problem["head_dim"]))
     new_tokens = int(problem.get("seq_len", 1))
     cache_shape = (2, batch, _kv_heads(problem), _keys(problem), head_size)
-    keys, values = random_tensor(cache_shape, device)
-    query = random_tensor((batch, heads, new_tokens, head_size), device)
+    dtype = DTYPES[str(config.get("format", "bf16"))]
+    keys, values = random_tensor(cache_shape, device).to(dtype)
+    query = random_tensor((batch, heads, new_tokens, head_size), device).to(dtype)
     if "seq_len" in problem:
         return lambda: prefill(query, keys, values)
     return lambda: decode(query, keys, values)

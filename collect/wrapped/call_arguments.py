@@ -132,6 +132,14 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
             self._resets = self._reads_written_arrays(result)
         return result
 
+    def once(self) -> CallResult:
+        """Reset the arguments, call once, and return a copy of the result."""
+        self.arguments.reset()
+        random_state = arrays.global_random_state()
+        returned = self.run()
+        self._note_effects(returned, random_state)
+        return CallResult(returned, self.arguments.written(), self._effects).copy()
+
     def _note_effects(self, returned: Any, random_state: int) -> None:
         """Note what the results of the first two calls share their memory with."""
         self._calls += 1

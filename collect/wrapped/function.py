@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from foretune.collect.wrapped import values as arrays
+from foretune.collect.wrapped import whole_numbers
 from foretune.collect.wrapped.call_arguments import (
     Arguments,
     CallResult,
@@ -18,6 +20,12 @@ from foretune.collect.wrapped.call_arguments import (
     FunctionLaunch,
 )
 from foretune.collect.wrapped.knob_values import KnobValues
+from foretune.collect.wrapped.new_values import (
+    DrawnKinds,
+    NewValues,
+    find_new_values,
+    time_limit,
+)
 from foretune.collect.wrapped.output_comparison import (
     ComparisonRules,
     output_error,
@@ -33,6 +41,9 @@ from foretune.space import Configuration
 from foretune.support.identity import NOTHING, identify, name_work, unique_digest
 from foretune.values import Value
 
+MIN_ACCEPTANCE_S = 1.0
+ACCEPTANCE_FACTOR = 20.0
+"""The default accepts new values if it ends within so many times its usual seconds."""
 OutputCheck = Callable[[Any, Any], bool]
 """Judges an output: called with the reference and the output."""
 
@@ -126,7 +137,7 @@ class FunctionKernel(WrappedKernel):
         self._has_output = False
         self.device_kind = device_kind
         self.pinned = _check_pinned(name, pinned, {*parameters, *kwargs})
-        self._draws: dict[Problem, arrays.Draw | None] = {}
+        self._draws: dict[Problem, NewValues] = {}
         self._take_default({k: p.default for k, p in parameters.items() if k in knobs})
         if callable(args):
             self.problem_parameters = _problem_parameters(args)
@@ -168,23 +179,38 @@ class FunctionKernel(WrappedKernel):
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return the initial arguments; with a seed other than 0, similar ones with other values.
 
-        Arrays, tensors and lists of fractions are redrawn, unless they are pinned or ``check`` is
-        the output itself. If the default fails on other values, or gives new NaN, all values are
-        multiplied by one random factor; if that fails, too, the arguments stay as given. A function
-        ``args`` that takes ``seed`` draws the values itself.
+        Arrays, tensors and lists are redrawn, unless they are pinned or ``check`` is the output
+        itself: see `NewValues`. If the default fails on other values, or gives new NaN, the
+        arguments stay as given. A function ``args`` that takes ``seed`` draws the values itself.
         """
         given = self._given(problem, seed)
         if seed == 0 or not (self.check is None or callable(self.check)):
             return given
-        draw = self._draw_of(problem)
-        return given if draw is None else self._redrawn(given, seed, draw)
+        return self._redrawn(given, seed, self._draws_of(problem))
 
-    def _draw_of(self, problem: Problem) -> arrays.Draw | None:
+    def _draws_of(self, problem: Problem) -> NewValues:
+        """Return how arguments are drawn: the first way that the default accepts."""
         if problem not in self._draws:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._draws[problem] = arrays.find_draw(partial(self._accepts, problem))
+                self._draws[problem] = find_new_values(
+                    self._drawn_kinds(problem), partial(self._accepts, problem)
+                )
         return self._draws[problem]
+
+    def _drawn_kinds(self, problem: Problem) -> DrawnKinds:
+        """Return which kinds of numbers the arguments that may be drawn have."""
+        given = self._given(problem, 1)
+        return DrawnKinds(
+            fractions=self._changes(given, NewValues(arrays.blend)),
+            whole_numbers=self._changes(given, NewValues(whole=whole_numbers.change)),
+        )
+
+    def _changes(self, given: Inputs, draws: NewValues) -> bool:
+        pairs = zip(
+            arrays.leaves(self._redrawn(given, 1, draws)), arrays.leaves(given), strict=True
+        )
+        return any(new is not old for new, old in pairs)
 
     def special_inputs(self, problem: Problem, rng: np.random.Generator) -> Iterator[SpecialInputs]:
         """Yield arguments with zeros, large values, NaN and others, if the default accepts them."""
@@ -203,12 +229,11 @@ class FunctionKernel(WrappedKernel):
         if not (self.check is None or callable(self.check)):
             return "the given values only, because check= is an output"
         takes_seed = callable(self.args) and "seed" in parameters_of(self.args)
-        draw = self._draw_of(problem)
-        if draw is None and not takes_seed:
-            return "the given values only: no argument has fractions, or the default needs them"
-        if draw is arrays.rescale:
-            return "the given values times random factors"
-        return "new values in every round"
+        draws = self._draws_of(problem)
+        kinds = self._drawn_kinds(problem)
+        if takes_seed and not (draws.fractions or draws.whole):
+            return "new values in every round"
+        return draws.describe(kinds)
 
     def _given(self, problem: Problem, seed: int) -> Inputs:
         if not callable(self.args):
@@ -218,30 +243,40 @@ class FunctionKernel(WrappedKernel):
         made = self.args(**values)
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
 
-    def _redrawn(self, given: Inputs, seed: int, draw: arrays.Draw, whole: bool = False) -> Inputs:
-        """Return the arguments with new values; ``whole`` includes what a function has drawn."""
+    def _redrawn(
+        self, given: Inputs, seed: int, draws: NewValues, *, also_drawn: bool = False
+    ) -> Inputs:
+        """Return the arguments with new values.
+
+        ``also_drawn`` includes those that a function ``args`` has drawn.
+        """
         args, kwargs = given["args"], given["kwargs"]
         names, values = _named_arguments(parameters_of(self.function), args, kwargs)
         takes_seed = callable(self.args) and "seed" in parameters_of(self.args)
-        drawn = len(args) if takes_seed and not whole else 0
+        drawn = len(args) if takes_seed and not also_drawn else 0
         free = [i for i, name in enumerate(names) if i >= drawn and name not in self.pinned]
-        for i, new in zip(free, arrays.redraw([values[i] for i in free], draw, seed), strict=True):
+        new_values = arrays.redraw(
+            [values[i] for i in free], draws.fractions, seed, whole=draws.whole
+        )
+        for i, new in zip(free, new_values, strict=True):
             values[i] = new
         return {
             "args": tuple(values[: len(args)]),
             "kwargs": dict(zip(kwargs, values[len(args) :], strict=True)),
         }
 
-    def _accepts(self, problem: Problem, draw: arrays.Draw) -> bool:
+    def _accepts(self, problem: Problem, draws: NewValues) -> bool:
         """Whether the default gives correct output on redrawn arguments, without new NaN."""
         given = self._given(problem, 1)
-        inputs = self._redrawn(given, 1, draw)
-        pairs = zip(arrays.leaves(inputs), arrays.leaves(given), strict=True)
-        if all(new is old for new, old in pairs):
-            return False  # there is nothing to draw
-        output = self._bind(self.default(Problem()), inputs)().copy()
+        start = time.perf_counter()
+        before = self._bind(self.default(Problem()), given)().copy()
+        usual_s = time.perf_counter() - start
+
+        # A loop that follows indices may never end on others.
+        inputs = self._redrawn(given, 1, draws)
+        with time_limit(max(MIN_ACCEPTANCE_S, ACCEPTANCE_FACTOR * usual_s)):
+            output = self._bind(self.default(Problem()), inputs)().copy()
         right = output if self.check is None else self.reference(inputs)
-        before = self._bind(self.default(Problem()), given)()
         counts = [arrays.count_nan((o.returned, o.written)) for o in (output, before)]
         self._has_output |= before.returned is not None or bool(before.written)
         return counts[0] <= counts[1] and self.relative_error(output, right) < math.inf
@@ -254,10 +289,10 @@ class FunctionKernel(WrappedKernel):
         It must not fail. Finite values must give no new infinities or NaN, others few of them.
         """
         given = self._given(problem, seed)
-        inputs = self._redrawn(given, seed, special.draw, whole=True)
-        pairs = zip(arrays.leaves(inputs), arrays.leaves(given), strict=True)
-        if all(new is old for new, old in pairs):
+        if not self._changes(given, NewValues(special.draw)):
             return None  # there are no fractions
+        draws = NewValues(special.draw, self._draws_of(problem).whole)
+        inputs = self._redrawn(given, seed, draws, also_drawn=True)
         output, usual = (
             self._bind(self.default(Problem()), values)().copy() for values in (inputs, given)
         )
@@ -302,6 +337,40 @@ class FunctionKernel(WrappedKernel):
             layout=layout,
             input_elements=arguments.elements,
         )
+
+    def disagreement(self, inputs: Inputs, output: CallResult, default_output: CallResult) -> str:
+        """Return why an output on these arguments is wrong; empty if it is right.
+
+        ``default_output`` is the default's. The default runs again only if they differ, because it
+        may differ from itself: then nobody can tell, and the text is empty.
+        """
+        arguments = Arguments(inputs["args"], inputs["kwargs"])
+        right = default_output
+        if self.check is not None:
+            right = self._output_of_check(arguments)
+        expected = ExpectedResult(
+            right.returned,
+            right.written,
+            effects=default_output.effects,
+            layout=None if self.verify is not None else default_output,
+            input_elements=arguments.elements,
+        )
+        try:
+            error = self.relative_error(output, expected)
+        except (WrongResult, MeasurementError) as e:
+            return first_line(e) if self._repeats(inputs, default_output) else ""
+        limit = self.error_limit(Problem(), self.default(Problem()))
+        return "" if error <= limit else f"relative difference {error:.2g}"
+
+    def _repeats(self, inputs: Inputs, default_output: CallResult) -> bool:
+        """Whether the default gives this output again."""
+        if self.verify is not None:
+            return True
+        try:
+            self._check_repeated(default_output, self._bind(self.default(Problem()), inputs).once())
+        except MeasurementError:
+            return False
+        return True
 
     def _layout(self, inputs: Inputs) -> CallResult | None:
         """Return the default's output, whose classes count; None if the default fails."""

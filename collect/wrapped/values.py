@@ -1,8 +1,9 @@
 """Arguments and results: arrays nested in tuples, lists and dicts, and others like them.
 
 Redrawn arguments keep all properties that affect a run: shape, type, memory order, range and
-distribution, and also frequent zeros, the places of NaN and infinity, and a sorted order. Only
-fractions are drawn: whole numbers, booleans and texts may be indices, sizes or modes.
+distribution, and also frequent zeros, the places of NaN and infinity, and a sorted order. Single
+numbers and texts are kept, because they may be sizes or modes; for arrays of whole numbers see
+`foretune.collect.wrapped.whole_numbers`.
 """
 
 import copy
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from foretune.collect.wrapped import whole_numbers
 from foretune.relative_error import is_equal, is_plain, relative_error
 from foretune.support.identity import shape_of
 
@@ -314,10 +316,14 @@ def find_draw(draws_work: Callable[[Draw], bool]) -> Draw | None:
     return None
 
 
-def redraw(values: Iterable[Any], draw: Draw, seed: int) -> list[Any]:
-    """Return values with new content in all arrays of fractions; equal objects remain equal."""
-    known: dict[int, Any] = {}
-    return [_redraw(value, draw, seed, known) for value in values]
+def redraw(
+    values: Iterable[Any], draw: Draw | None, seed: int, whole: Draw | None = None
+) -> list[Any]:
+    """Return values with new content in arrays of fractions; equal objects remain equal.
+
+    ``whole`` draws arrays of whole numbers and booleans; None keeps them, or the fractions.
+    """
+    return _Redraw(draw, whole, seed).values(values)
 
 
 def count_numbers(*values: Any) -> int:
@@ -339,27 +345,66 @@ def count_nan(value: Any) -> int:
     return sum(int(np.isnan(a).sum()) for a in found if a.dtype.kind in "fc")
 
 
-def _redraw(value: Any, draw: Draw, seed: int, known: dict[int, Any]) -> Any:
-    if id(value) not in known:
-        known[id(value)] = _new_value(value, draw, seed, known)
-    return known[id(value)]
+class _Redraw:
+    """Draws the arrays of nested values."""
 
+    def __init__(self, fractions: Draw | None, whole: Draw | None, seed: int) -> None:
+        self._fractions, self._whole, self._seed = fractions, whole, seed
+        self._known: dict[int, Any] = {}
 
-def _new_value(value: Any, draw: Draw, seed: int, known: dict[int, Any]) -> Any:
-    number = len(known)
-    if is_tensor(value) and (value.is_floating_point() or value.is_complex()):
-        new = value.detach().clone()
-        new.copy_(new.new_tensor(draw(as_numpy(value), seed, number)))
+    def values(self, values: Iterable[Any]) -> list[Any]:
+        """Return new values; equal objects remain equal."""
+        return [self._redraw(value) for value in values]
+
+    def _redraw(self, value: Any) -> Any:
+        if id(value) not in self._known:
+            self._known[id(value)] = self._new_value(value)
+        return self._known[id(value)]
+
+    def _new_value(self, value: Any) -> Any:
+        if is_tensor(value):
+            return self._new_tensor(value)
+        if isinstance(value, np.ndarray):
+            return self._new_array(value)
+        if is_array(value):  # a list of numbers
+            return self._new_list(value)
+        if type(value) in (list, tuple):
+            return type(value)(map(self._redraw, value))
+        if type(value) is dict:
+            return {key: self._redraw(inner) for key, inner in value.items()}
+        return value
+
+    def _new_array(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return new values; the array itself if it is not drawn."""
+        number = len(self._known)
+        if array.dtype.kind in "fc" and array.size and self._fractions is not None:
+            return self._fractions(array, self._seed, number)
+        is_plain_array = type(array) is np.ndarray
+        if is_plain_array and whole_numbers.is_drawn(array) and self._whole is not None:
+            drawn = self._whole(array, self._seed, number)
+            return array if np.array_equal(drawn, array) else drawn
+        return array
+
+    def _new_tensor(self, tensor: Any) -> Any:
+        is_fraction = tensor.is_floating_point() or tensor.is_complex()
+        is_dense = str(tensor.layout) == "torch.strided"
+        if not is_fraction and (self._whole is None or not is_dense):
+            return tensor
+        array = as_numpy(tensor)
+        drawn = self._new_array(array)
+        if drawn is array:
+            return tensor
+        new = tensor.detach().clone()
+        new.copy_(new.new_tensor(drawn))
         return new
-    if isinstance(value, np.ndarray):
-        return draw(value, seed, number) if value.dtype.kind in "fc" and value.size else value
-    if type(value) is list and value and all(type(x) in (float, complex) for x in value):
-        return draw(np.array(value), seed, number).tolist()
-    if type(value) in (list, tuple):
-        return type(value)(_redraw(inner, draw, seed, known) for inner in value)
-    if type(value) is dict:
-        return {key: _redraw(inner, draw, seed, known) for key, inner in value.items()}
-    return value
+
+    def _new_list(self, numbers: list[Any]) -> list[Any]:
+        kinds = set(map(type, numbers))
+        if not (kinds <= {float, complex} or kinds == {int} or kinds == {bool}):
+            return numbers
+        array = np.array(numbers)
+        drawn = self._new_array(array)
+        return numbers if drawn is array else drawn.tolist()
 
 
 def _is_rising(array: npt.NDArray[Any]) -> bool:

@@ -12,7 +12,15 @@ import pandas as pd
 
 from foretune.datasets.decimal_marks import MARKS
 from foretune.datasets.importers import columns
-from foretune.datasets.importers.files import JSON, JSON_LINES, TABLES, Request, WrongFile, files_of
+from foretune.datasets.importers.files import (
+    JSON,
+    JSON_LINES,
+    RECORDS,
+    TABLES,
+    Request,
+    WrongFile,
+    files_of,
+)
 from foretune.datasets.runs import ordered_columns, with_specs
 from foretune.datasets.schema import is_run_column, valid_rows
 from foretune.datasets.text_tables import Dialect
@@ -49,21 +57,24 @@ class Format:
         return importlib.import_module(f"{__name__}.{self.module}")
 
 
+STUDIES = (".db", ".sqlite", ".sqlite3", ".log")
+"""Suffixes of Optuna's databases and journals."""
+
 FORMATS = {
     "aiconfigurator": Format("aiconfigurator", TABLES),
     "clblast": Format("clblast", JSON),
-    "generic": Format("generic", TABLES, takes_mapping=True),
+    "generic": Format("generic", (*TABLES, ".tsv", ".jsonl"), takes_mapping=True),
     "google-benchmark": Format("google_benchmark", (".csv", ".json")),
     "kerneltuner": Format("kerneltuner", JSON),
-    "llama-bench": Format("llama_bench", JSON_LINES),
+    "llama-bench": Format("llama_bench", (*JSON_LINES, ".csv")),
     "ncu": Format("ncu", (".csv", ".txt")),
-    "nsys": Format("nsys", (".csv",)),
-    "optuna": Format("optuna_studies", (".db", ".sqlite", ".sqlite3"), takes_mapping=True),
+    "nsys": Format("nsys", (".csv", ".sqlite")),
+    "optuna": Format("optuna_studies", STUDIES, takes_mapping=True),
     "rocprof": Format("rocprof", (".csv",)),
     "t4": Format("t4", JSON),
     "torch-profiler": Format("torch_profiler", JSON),
     "triton": Format("triton_cache", (".autotune.json",), takes_mapping=True),
-    "tvm": Format("tvm", JSON_LINES),
+    "tvm": Format("tvm", RECORDS),
 }
 
 
@@ -131,7 +142,7 @@ def import_runs(
         device=device,
         mapping=mapping or {},
         constants=fixed,
-        dialect=_dialect(separator, decimal),
+        dialect=checked_dialect(separator, decimal),
     )
 
     # Read every file. Those of another format are skipped, unless the user named them.
@@ -166,7 +177,7 @@ def import_runs(
     return ImportResult(runs=runs, rejected=rejected, skipped=skipped, notes=notes)
 
 
-def _dialect(separator: str | None, decimal: str | None) -> Dialect:
+def checked_dialect(separator: str | None, decimal: str | None) -> Dialect:
     """Return what the user says about text tables; UsageError if it makes no sense."""
     if decimal is not None and decimal not in MARKS:
         raise UsageError(f"the decimal mark {decimal!r} is neither . nor ,")

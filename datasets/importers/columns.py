@@ -83,20 +83,6 @@ def concatenated_text(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Se
     return _named(codes, joined)
 
 
-PER_MS = {
-    "ns": 1e-6,
-    "nanoseconds": 1e-6,
-    "us": 1e-3,
-    "µs": 1e-3,
-    "microseconds": 1e-3,
-    "": 1.0,
-    "ms": 1.0,
-    "milliseconds": 1.0,
-    "s": 1e3,
-    "seconds": 1e3,
-}
-"""Time unit in lower case -> milliseconds per unit; without a unit, milliseconds."""
-
 _PROFILER_COUNTER = re.compile(r"[a-z0-9]+__\w")
 """Pattern of NVIDIA profiler counters, e.g. ``dram__bytes_read.sum``."""
 

@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from foretune.datasets.file_contents import require_real_file
+from foretune.datasets.file_contents import PARQUET, require_real_file
 from foretune.datasets.importers.columns import as_categories
+from foretune.datasets.json_tables import is_json, read_json_table
+from foretune.datasets.text_encoding import decoded_document
 from foretune.datasets.text_tables import Dialect, read_text_table
 from foretune.errors import RunTableError, UsageError
 from foretune.support.files import (
@@ -25,8 +27,10 @@ TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
 """Suffixes of the tables that `read_table` reads."""
 JSON = (".json", ".json.gz")
 """Suffixes of the files that `read_json` reads."""
-JSON_LINES = (*JSON, ".jsonl", ".jsonl.gz", ".log")
+JSON_LINES = (*JSON, ".jsonl", ".jsonl.gz")
 """Suffixes of files with a record a line, or a list of them."""
+RECORDS = (*JSON_LINES, ".log")
+"""Suffixes of records that tuners log."""
 
 
 class WrongFile(RunTableError):
@@ -81,19 +85,25 @@ def read_table(
     expected: Sequence[str] = (),
     dialect: Dialect | None = None,
     notes: list[str] | None = None,
+    header_words: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Read a Parquet or CSV table (also ``.csv.gz``); text columns become categories.
+    """Read a table in Parquet, text or JSON (also ``.gz``); text columns become categories.
 
-    A line on how an unusual text table was understood is appended to ``notes``. Raises
+    A line on how an unusual text table was understood is appended to ``notes``. For
+    ``header_words``, see `read_text_table`. Raises
     RunTableError if the file is damaged; the message names the ``expected`` columns.
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
-        if path.suffix.lower() == ".parquet":
-            require_real_file(read_beginning(path))
+        beginning = read_beginning(path)
+        require_real_file(beginning)
+        if path.suffix.lower() == ".parquet" or beginning.startswith(PARQUET):
             # The stored index of a sampled table would misalign new columns.
             return read_parquet(path, dictionaries=True).to_pandas().reset_index(drop=True)
-        read = read_text_table(path, dialect or Dialect())
+        if is_json(beginning) or path.name.lower().endswith(JSON_LINES):
+            read = read_json_table(read_bytes(path))
+        else:
+            read = read_text_table(path, dialect or Dialect(), header_words)
     if read.understood and notes is not None:
         notes.append(f"{path}: {read.understood}")
     return as_categories(read.table)
@@ -124,9 +134,9 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(1, int(piece), "") if piece.isdigit() else (0, 0, piece) for piece in pieces]
 
 
-def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
-    """Read a JSON object that has ``keys``, optionally gzip-compressed."""
-    text = read_text(path, what, keys)
+def read_json(path: Path, keys: Sequence[str], what: str, notes: list[str] | None = None) -> Any:
+    """Read a JSON object that has ``keys``, optionally gzip-compressed; see `read_text`."""
+    text = read_text(path, what, keys, notes)
     expected = f"is not {what}: it is not readable JSON with {', '.join(keys)} ({{}})"
     with translate_read_errors(path, RunTableError, expected):
         # Profilers copy names of kernels as they are, control characters too.
@@ -135,10 +145,18 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
     return data
 
 
-def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
-    """Read text, plain or gzip; raise RunTableError, which names the ``expected`` content."""
+def read_text(
+    path: Path, what: str, expected: Sequence[str], notes: list[str] | None = None
+) -> str:
+    """Read text, plain or gzip; raise RunTableError, which names the ``expected`` content.
+
+    Bytes that are not UTF-8 become U+FFFD, with a line in ``notes``.
+    """
     message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
     with translate_read_errors(path, RunTableError, message):
         data = read_bytes(path)
         require_real_file(data)
-        return data.decode("utf-8-sig")
+        text, replaced = decoded_document(data)
+    if replaced and notes is not None:
+        notes.append(f"{path}: {replaced} bytes are not UTF-8 and read as \ufffd")
+    return text.removeprefix("\ufeff")

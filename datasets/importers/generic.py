@@ -15,13 +15,19 @@ from foretune.datasets.file_contents import tool_of_columns
 from foretune.datasets.importers.files import Request, read_table
 from foretune.datasets.plain_tables import typed_runs
 from foretune.datasets.schema import NUMBERS, PLAIN_GROUPS, TEXT, is_run_column
-from foretune.datasets.status_words import combined_status, status_columns, statuses
+from foretune.datasets.status_words import (
+    NO_ERRORS,
+    STATED,
+    combined_status,
+    is_failure_word,
+    is_status_word,
+    status_columns,
+    statuses,
+)
 from foretune.datasets.time_units import MS_PER_UNIT, has_unit, in_milliseconds, times_with_units
 from foretune.errors import SpaceError, UsageError
+from foretune.measurement import Status
 from foretune.support.expression import Expression
-
-STATED = ("disposition", "status")
-"""Columns, in lower case, that say how a run ended, whatever their words are."""
 
 UNIT_COLUMN = "time_unit"
 """The column, in lower case, that has a unit of time for each row."""
@@ -58,7 +64,9 @@ def read(path: Path, request: Request) -> pd.DataFrame:
             "column of times alone, without a factor"
         )
     if "status" not in request.constants:
-        _set_status(rows, table, said=sources.get("status"), path=path, notes=request.notes)
+        times = table.get(sources.get("time_ms", ""), pd.Series(dtype=object)).astype(object)
+        said_status = sources.get("status")
+        _set_status(rows, table, said_status, times=times, path=path, notes=request.notes)
     return typed_runs(rows, {"source": f"generic {path.name}"}, given)
 
 
@@ -109,14 +117,24 @@ def _require_one_unit(rule: Expression, columns: Mapping[str, "pd.Series[Any]"])
 
 
 def _set_status(
-    rows: pd.DataFrame, table: pd.DataFrame, said: str | None, path: Path, notes: list[str]
+    rows: pd.DataFrame,
+    table: pd.DataFrame,
+    said: str | None,
+    *,
+    times: "pd.Series[Any]",
+    path: Path,
+    notes: list[str],
 ) -> None:
-    """Set the rows' status from the column that the user named, or those that have its name."""
+    """Set the rows' status from the column that the user named, or those that have its name.
+
+    ``times`` are the times as they stand in the table.
+    """
     if said is not None and said != "status" and said in table:
         columns = [said]
     else:
         columns = stated_status(table)
     if not columns:
+        _set_failures(rows, times, path, notes)
         return
     try:
         rows["status"] = combined_status(table, columns)
@@ -126,11 +144,43 @@ def _set_status(
         notes.append(f"{path}: status from {' and '.join(columns)}")
 
 
+def _set_failures(
+    rows: pd.DataFrame, times: "pd.Series[Any]", path: Path, notes: list[str]
+) -> None:
+    """Set the status of rows whose error says that they failed, or a word in place of a time."""
+    status = pd.Series(Status.OK.value, index=rows.index, dtype=object)
+    if "error" in rows:
+        texts = rows["error"].astype(object)
+        failed = texts.notna() & ~texts.map(_says_no_error)
+        status[failed] = Status.RUNTIME_ERROR.value
+        if failed.any():
+            notes.append(f"{path}: {failed.sum()} rows failed, says column error")
+    words = times[times.map(is_failure_word).astype(bool)]
+    if len(words):
+        status[words.index] = statuses(words, "time_ms")
+        listed = ", ".join(sorted(set(words)))
+        notes.append(f"{path}: {len(words)} rows failed, says a word in place of a time: {listed}")
+    if (status != Status.OK.value).any():
+        rows["status"] = status
+
+
+def _says_no_error(text: Any) -> bool:
+    """Whether a text in a column of errors is none: a number may be an error of the result."""
+    word = str(text).strip().lower()
+    if word in NO_ERRORS:
+        return True
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
 def stated_status(table: pd.DataFrame) -> list[str]:
     """Return the columns whose names, and whose words if need be, say how a run ended.
 
-    CUTLASS's profiler writes in one column whether the output was right, and in another why a
-    kernel did not run.
+    Raises UsageError for a column with known words and unknown ones. CUTLASS's profiler writes in
+    one column whether the output was right, and in another why a kernel did not run.
     """
     return [
         column
@@ -140,9 +190,14 @@ def stated_status(table: pd.DataFrame) -> list[str]:
 
 
 def _has_known_words(table: pd.DataFrame, column: str) -> bool:
+    cells = table[column].astype(object).dropna()
+    if not len(cells):
+        return False
     try:
-        statuses(table[column], column)
+        statuses(cells, column)
     except UsageError:
+        if cells.map(is_status_word).any():
+            raise
         return False
     return True
 

@@ -43,7 +43,10 @@ def _runs(path: Path, request: Request) -> Iterable[Mapping[str, Any]]:
     if ".json" in path.name.lower():
         runs = read_json(path, ("context", "benchmarks"), _WHAT)["benchmarks"]
         return [run for run in runs if isinstance(run, dict)]
-    table = read_table(path, COLUMNS, dialect=request.dialect, notes=request.notes)
+    # The file begins with what the console shows: the machine, and warnings.
+    table = read_table(
+        path, COLUMNS, dialect=request.dialect, notes=request.notes, header_words=COLUMNS
+    )
     require(set(table.columns), COLUMNS, path, _WHAT)
     return [
         {name: value for name, value in row.items() if not _is_gap(value)}
@@ -65,6 +68,9 @@ def _record(run: Mapping[str, Any], path: Path, request: Request) -> dict[str, A
     if run.get("error_occurred") in (True, "true"):
         message = str(run.get("error_message", "failed"))
         return {**record, "status": Status.RUNTIME_ERROR.value, "error": message}
+    if run.get("skipped") in (True, "true"):
+        message = str(run.get("skip_message", "skipped"))
+        return {**record, "status": Status.INVALID.value, "error": message}
     unit = str(run.get("time_unit"))
     if unit not in MS_PER_UNIT:
         raise RunTableError(f"{path}: {run.get('name')} has the time unit {unit!r}")

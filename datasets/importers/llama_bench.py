@@ -1,12 +1,15 @@
-"""llama.cpp: ``llama-bench -o json`` or ``-o jsonl``."""
+"""llama.cpp: ``llama-bench -o json``, ``-o jsonl`` or ``-o csv``."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from foretune.datasets.importers.columns import table_from_records
-from foretune.datasets.importers.files import Request
+from foretune.datasets.importers.files import Request, read_beginning, read_table, require
 from foretune.datasets.importers.json_records import read_records
+from foretune.datasets.json_tables import is_json
 from foretune.device import canonical_name
 
 KEYS = ("model_type", "n_prompt", "n_gen", "avg_ns")
@@ -28,12 +31,13 @@ CONFIG = (
 """Fields that describe what was run, and how."""
 
 _MS = 1e-6  # per nanosecond
+_WHAT = "a result of llama-bench (-o json, jsonl or csv)"
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
     """Return one row per test: the mean time of its repeats."""
     records = []
-    for test in read_records(path, KEYS, "a result of llama-bench"):
+    for test in _tests(path, request):
         device = str(test.get("gpu_info") or test.get("cpu_info") or "").strip()
         samples = test.get("samples_ns")
         records.append(
@@ -50,3 +54,17 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     return table_from_records(
         records, {"source": f"llama-bench {path.name}", "environment": "llama.cpp"}
     )
+
+
+def _tests(path: Path, request: Request) -> Iterable[Mapping[str, Any]]:
+    """Return the tests of a file in JSON or CSV."""
+    if is_json(read_beginning(path)):
+        tests: list[Mapping[str, Any]] = read_records(path, KEYS, _WHAT)
+        return tests
+    table = read_table(path, KEYS, dialect=request.dialect, notes=request.notes)
+    require(set(table.columns), KEYS, path, _WHAT)
+    rows = table.astype(object)
+    return [
+        {str(name): value for name, value in row.items()}
+        for row in rows.where(rows.notna(), None).to_dict("records")
+    ]

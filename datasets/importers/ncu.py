@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.decimal_marks import POINT, decimal_mark, plain_number
+from foretune.datasets.decimal_marks import COMMA, POINT, decimal_mark, plain_number
 from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, WrongFile, read_text
-from foretune.errors import RunTableError
+from foretune.errors import RunTableError, UsageError
 
 PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 """Prefix of a unit -> its factor."""
@@ -22,7 +22,7 @@ NANOSECONDS = {
     f"{prefix}{unit}": size
     for prefix, size in {"n": 1.0, "u": 1e3, "m": 1e6, "": 1e9}.items()
     for unit in ("s", "sec", "second")
-}
+} | {"minute": 60e9, "hour": 3600e9}
 UNITS = {f"{p}{unit}": size for p, size in PREFIXES.items() for unit in AMOUNTS} | NANOSECONDS
 """Unit -> size in bytes, nanoseconds, hertz or instructions; other units count as 1."""
 
@@ -118,6 +118,9 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         "source": f"ncu {path.name}",
         "environment": "Nsight Compute",
     }
+    _require_one_gpu(launches, path)
+    for launch in launches:
+        _require_units_of_times(launch, path)
     metrics = [_named_values(launch.metrics, decimal) for launch in launches]
     if not any(time in named for named in metrics for time in TIMES):
         raise RunTableError(
@@ -196,6 +199,27 @@ def _wide(table: _Table) -> list[_Launch]:
         metrics = {("", n): (v, units[n]) for n, v in line.items() if n not in _ABOUT}
         launches.append(_Launch(about=line, metrics=metrics))
     return launches
+
+
+def _require_one_gpu(launches: Iterable[_Launch], path: Path) -> None:
+    """Raise UsageError if launches ran on GPUs of several kinds: one device is given for all."""
+    capabilities = sorted({launch.about.get("CC", "") for launch in launches} - {""})
+    if len(capabilities) > 1:
+        raise UsageError(
+            f"{path} has launches on GPUs of compute capability {' and '.join(capabilities)}: give "
+            "those of each GPU as a file of its own"
+        )
+
+
+def _require_units_of_times(launch: _Launch, path: Path) -> None:
+    """Raise RunTableError if a duration has no unit of time that is known."""
+    for (_, name), (text, unit) in launch.metrics.items():
+        is_number = plain_number(text.strip(), POINT) or plain_number(text.strip(), COMMA)
+        if name in TIMES and is_number and unit.strip() not in NANOSECONDS:
+            raise RunTableError(
+                f"{path}: launch {launch.about['ID']} has {name} {text} in the unit {unit!r}, "
+                f"which is none of {', '.join(sorted(NANOSECONDS))}"
+            )
 
 
 def _decimal_mark(cells: Iterable[tuple[str, str]], path: Path) -> str:

@@ -3,6 +3,7 @@
 import math
 import sqlite3
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,20 +13,22 @@ import numpy as np
 import optuna
 import pandas as pd
 from optuna.distributions import CategoricalDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
+from foretune.datasets.file_contents import SQLITE
 from foretune.datasets.importers.columns import table_from_records
-from foretune.datasets.importers.files import Request, WrongFile
+from foretune.datasets.importers.files import Request, WrongFile, read_beginning
 from foretune.datasets.runs import to_measurements
 from foretune.datasets.time_units import MS_PER_UNIT, unit_in_name
 from foretune.errors import OutputError, UsageError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.support.expression import Expression
+from foretune.support.files import read_bytes
 
-MAGIC = b"SQLite format 3\0"
-"""How an SQLite database starts."""
 TABLES = {"studies", "trials"}
 """Some of the tables of Optuna's databases."""
 
@@ -37,18 +40,34 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     unless one is given, or Foretune wrote it. Studies with several objectives are skipped, with a
     note. Raises UsageError if a study's value is no time, and no mapping turns it into one.
     """
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise WrongFile(f"{path} is not a file of studies: expected Optuna's SQLite database")
     milliseconds = Expression(request.mapping.get("time_ms", "value"), "--map time_ms")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with _opened_copy(path) as storage:
+    with _opened(path) as storage:
         names = optuna.get_all_study_names(storage)
         records: list[dict[str, Any]] = []
         for name in names:
             study = optuna.load_study(study_name=name, storage=storage)
             records += _records(study, milliseconds, path, request)
         return table_from_records(records, {"source": f"optuna {path.name}"})
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[optuna.storages.BaseStorage]:
+    """Yield the storage in a file: a database, or a journal of JSON lines."""
+    beginning = read_beginning(path)
+    if beginning.startswith(SQLITE):
+        with _opened_copy(path) as storage:
+            yield storage
+    elif beginning.lstrip().startswith(b"{") and b'"op_code"' in beginning:
+        # Optuna writes a lock beside the journal that it opens.
+        with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
+            copied = Path(folder, "journal.log")
+            copied.write_bytes(read_bytes(path))
+            yield JournalStorage(JournalFileBackend(str(copied)))
+    else:
+        raise WrongFile(
+            f"{path} is not a file of studies: expected Optuna's SQLite database or journal"
+        )
 
 
 @contextmanager
@@ -86,9 +105,14 @@ def _records(
         return
     if "time_ms" not in request.mapping:
         milliseconds = _milliseconds_of(study, path)
+        if not (study.metric_names or _is_ours(study)):
+            request.notes.append(
+                f"{path}: values of study {study.study_name!r} are read as milliseconds; --map "
+                "time_ms=value*1000 reads seconds"
+            )
 
     # Foretune writes what it knows of a study; of others, only the name is known.
-    is_ours = isinstance(study.user_attrs.get("problem"), dict)
+    is_ours = _is_ours(study)
     attributes = study.user_attrs if is_ours else {}
     problem = attributes.get("problem") or {"study": study.study_name}
     common = {
@@ -96,8 +120,16 @@ def _records(
         "device": request.device or attributes.get("device") or request.given("device", path),
         **{f"problem.{name}": value for name, value in problem.items()},
     }
-    for trial in study.get_trials(deepcopy=False):
-        if not trial.state.is_finished() or trial.state is TrialState.PRUNED:
+    trials = study.get_trials(deepcopy=False)
+    states = Counter(trial.state.name.lower() for trial in trials if not _has_ended(trial))
+    if states:
+        listed = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        request.notes.append(
+            f"{path}: study {study.study_name!r}: {listed} trials have no final value and are left "
+            "out"
+        )
+    for trial in trials:
+        if not _has_ended(trial):
             continue
         status = "runtime_error"
         time_ms = math.nan
@@ -108,6 +140,16 @@ def _records(
             status = trial.user_attrs.get("status", status)
         config = {f"config.{name}": value for name, value in trial.params.items()}
         yield {**common, **config, "status": status, "time_ms": time_ms}
+
+
+def _has_ended(trial: optuna.trial.FrozenTrial) -> bool:
+    """Whether a trial has a value, or has failed; a pruned one has neither."""
+    return trial.state.is_finished() and trial.state is not TrialState.PRUNED
+
+
+def _is_ours(study: optuna.Study) -> bool:
+    """Whether Foretune wrote a study."""
+    return isinstance(study.user_attrs.get("problem"), dict)
 
 
 def _milliseconds_of(study: optuna.Study, path: Path) -> Expression:

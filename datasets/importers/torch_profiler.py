@@ -41,7 +41,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
     ``problem.batch`` is the number after ``batch`` or ``bs``, else ``b``, in the file's name.
     """
-    trace = read_json(path, ("traceEvents",), "a chrome trace of torch.profiler")
+    trace = read_json(path, ("traceEvents",), "a chrome trace of torch.profiler", request.notes)
     events = [event for event in trace["traceEvents"] if _is_complete(event)]
     operators = _of_category(events, OPERATORS)
     launches = _of_category(events, LAUNCHES)

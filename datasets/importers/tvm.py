@@ -25,6 +25,10 @@ STATUSES = {
 }
 """TVM's MeasureErrorNo -> status; other numbers are runtime errors."""
 
+FAILED_SECONDS = 1e9
+"""Seconds from which a record of MetaSchedule stands for a failed run; TVM writes 1e10."""
+RUNTIME_ERROR = 4
+
 _WHAT = "tuning records of TVM"
 _MS = 1e3  # per second
 
@@ -33,8 +37,10 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """Return one row per record: the mean of its repeats, which are seconds."""
     device = request.given("device", path)
     records = []
-    for record in read_records(path, (), _WHAT):
-        if {"i", "r"} <= set(record):
+    for record in read_records(path, (), _WHAT, kinds=(dict, list)):
+        if isinstance(record, list):
+            task, config, costs, error = _metaschedule(record, path)
+        elif {"i", "r"} <= set(record):
             task, config = _ansor(record)
             costs, error = record["r"][0], record["r"][1]
         elif {"input", "config", "result"} <= set(record):
@@ -72,6 +78,26 @@ def _autotvm(record: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     _, name, arguments, *_ = record["input"]
     knobs = {f"config.{knob}": _plain(value) for knob, _, value in record["config"]["entity"]}
     return [name, *arguments], knobs
+
+
+def _metaschedule(
+    record: list[Any], path: Path
+) -> tuple[list[Any], dict[str, Any], list[float], int]:
+    """Return a record's task, schedule, seconds and error of ``database_tuning_record.json``.
+
+    Its first entry is the line of the task in ``database_workload.json``.
+    """
+    try:
+        workload, (trace, seconds, _, arguments) = record
+        task = [f"workload_{int(workload)}", *(json.dumps(argument) for argument in arguments)]
+    except (TypeError, ValueError) as e:
+        raise WrongFile(
+            f"{path} is not {_WHAT}: a record of MetaSchedule is [workload, [trace, seconds, "
+            "target, arguments]]"
+        ) from e
+    failed = not seconds or max(seconds) >= FAILED_SECONDS
+    error = RUNTIME_ERROR if failed else 0
+    return task, {"config.schedule": json.dumps(trace)}, list(seconds or ()), error
 
 
 def _plain(value: Any) -> Any:

@@ -292,7 +292,7 @@ def _attention(
             heads=heads * part.new_tokens,
             **shape,
         )
-        config = Configuration(format="bf16", kv_format=formats.kv)
+        config = Configuration(format=formats.tables, kv_format=formats.kv)
         return Operator("attention_decode", problem, count, "decode", config, "attention")
     problem = Problem(
         batch=part.batch, seq_len=part.new_tokens, prefix_len=part.context, heads=heads, **shape

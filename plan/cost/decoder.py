@@ -62,7 +62,7 @@ def mixed_operators(
         *attention_operators(model, layout, formats, parts, phase),
         *dense_operators(model, tp, mlp_format, tokens, phase),
         *_experts(model, layout, formats, tokens, phase),
-        gemm("head", phase, 1, rows, ceil(model.vocab / tp), hidden, "bf16"),
+        gemm("head", phase, 1, rows, ceil(model.vocab / tp), hidden, formats.tables),
         *_communication(model, layout, formats, tokens, rows, phase),
     ]
 

@@ -53,7 +53,8 @@ def plan_operators(
 
     operators: list[Operator] = []
     for layout, weight_format, size in product(layouts, kinds, tokens):
-        operators.extend(_steps(model, layout, Formats(weight_format), size))
+        cache = "fp32" if weight_format == "fp32" else "bf16"
+        operators.extend(_steps(model, layout, Formats(weight_format, kv=cache), size))
     return distinct(operators)
 
 

@@ -187,9 +187,9 @@ def _stage_bytes(
     return (
         find_format(formats.weights).bytes * projections
         + find_format(formats.mlps(model)).bytes * mlps
-        + BF16_BYTES * wide,
+        + find_format(formats.tables).bytes * wide,
         find_format(formats.moe).bytes * experts,
-        BF16_BYTES * tables / layout.tp,
+        find_format(formats.tables).bytes * tables / layout.tp,
     )
 
 

@@ -17,6 +17,8 @@ from foretune.plan.describe.system import System
 PRICE_COLUMNS = ("system", "usd_per_gpu_hour")
 """Columns of a table of prices."""
 TOML_SUFFIX = ".toml"
+BUSY_MARK = ") while "
+"""In the source of a CPU's rates, before what disturbed them (`foretune.collect.devices`)."""
 SYSTEM_HINT = "or a GPU's name, like '4x RTX 3090', or a TOML file"
 
 
@@ -128,4 +130,12 @@ def _local_system(prices: Mapping[str, float] | None) -> System:
             return find_system(first.name, prices)
     count = max(sum(gpu.name == first.name for gpu in gpus), 1)
     system = System.from_device(first, gpus_per_node=count)
-    return replace(system, price_per_hour=(prices or {}).get(system.name))
+    assumptions = ""
+    if first.kind == "cpu" and BUSY_MARK in first.source:
+        _, _, disturbance = first.source.partition(BUSY_MARK)
+        assumptions = (
+            f"rates of this CPU were measured while {disturbance}: they are too low, and are "
+            "measured again on a quiet machine"
+        )
+    price = (prices or {}).get(system.name)
+    return replace(system, price_per_hour=price, assumptions=assumptions)

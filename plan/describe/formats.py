@@ -89,6 +89,7 @@ DEFAULT_CACHE_FORMATS = ("bf16", "fp8")
 """Formats planned by default; others are extrapolated and planned on request."""
 
 ACTIVATION_BYTES = {
+    "fp32": 4.0,
     "bf16": 2.0,
     "fp8": 1 + 4 / 128,
     "mxfp8": 1 + 1 / 32,
@@ -134,6 +135,11 @@ class Formats:
         return self.weights if model.is_moe else self.moe
 
     @property
+    def tables(self) -> str:
+        """Format of embeddings, output projection, norms, and whatever has no narrower one."""
+        return "fp32" if self.weights == "fp32" else "bf16"
+
+    @property
     def activations(self) -> str:
         """Format of the activations multiplied with the weights."""
         return find_format(self.weights).activations
@@ -143,12 +149,12 @@ class Formats:
         """The format in which prefill attention computes.
 
         It is fp8 if cache and activations have at most 8 bits (NVFP4 caches are converted to 8).
-        Decode is memory-bound and computes in bf16.
+        Decode is memory-bound and computes in `tables`.
         """
         narrow_cache = self.kv in ("fp8", "nvfp4")
         if narrow_cache and self.activations in NARROW_ACTIVATIONS:
             return "fp8"
-        return "bf16"
+        return self.tables
 
     def support(self, architecture: str) -> Support:
         """Return a device's support: that of the least supported format."""

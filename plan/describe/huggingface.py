@@ -348,7 +348,8 @@ def _mla(text: Fields, name: str) -> Mla | None:
 def _cross_attention_layers(text: Fields, family: str) -> int:
     """Return how many layers attend to an image instead of the text."""
     default = MLLAMA_CROSS_LAYERS if family.startswith("mllama") else ()
-    return len(text.get("cross_attention_layers", default) or ())
+    listed = text.get("cross_attention_layers", default) or ()
+    return sum(layer < text.get("num_hidden_layers", layer + 1) for layer in listed)
 
 
 def _linear(text: Fields, name: str, kinds: Sequence[str]) -> LinearAttention | None:

@@ -117,6 +117,10 @@ def checkpoint(deployment: Deployment, engine: str) -> Checkpoint:
     if (formats.weights, formats.moe) == (published.weights, published.moe):
         return Checkpoint(model.name)
 
+    # A CPU engine converts 16 bits to single precision while loading (--dtype).
+    if formats.weights == formats.moe == "fp32":
+        return Checkpoint(model.name)
+
     # Engines can quantize a checkpoint in 16 bits to some formats when they load it.
     is_unquantized = published.weights == "bf16" and published.moe == "bf16"
     if is_unquantized and formats.weights == formats.moe:

@@ -75,6 +75,10 @@ _CPU_NAME = re.compile(
 """Words in names of CPUs."""
 
 
+MEASURED_WHILE = ", measured while "
+"""Begins the part of `Device.source` that says what disturbed the measurement of the rates."""
+
+
 @dataclass(frozen=True)
 class Device:
     """A piece of hardware that runs kernels.
@@ -93,6 +97,11 @@ class Device:
     specs: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     index: int = 0
+
+    @property
+    def rates_measured_while(self) -> str:
+        """What disturbed the measurement of the peak rates, as text; empty if nothing did."""
+        return self.source.partition(MEASURED_WHILE)[2]
 
     def roofline_ms(self, cost: Cost) -> Quantity:
         """Return the minimum time of the work at this device's peak rates, in milliseconds.

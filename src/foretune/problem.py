@@ -1,17 +1,41 @@
 """Problems: the sizes and types of one call of a kernel."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import count, takewhile
+from typing import Any, Self
 
 from foretune.errors import ProblemError, require_known
 from foretune.values import FrozenParameters, Value
+
+ARRAY = re.compile(r"(?P<name>\w+)=(?P<dtype>\w+)\[(?P<sizes>[\d, ]+)\]")
+"""An array's type and sizes in a problem's text, like ``x=float64[4096,64]``."""
 
 
 class Problem(FrozenParameters):
     """The shapes, dtypes and layouts of one call, e.g. ``Problem(M=512, N=512, K=512)``."""
 
     __slots__ = ()
+
+    @property
+    def shown(self) -> str:
+        """The problem as text for people, see `shown_values`; `parse` reads it, too."""
+        return ",".join(f"{name}={text}" for name, text in shown_values(self).items())
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``NAME=VALUE,…``; ``x=float64[4096,64]`` stands for ``x``, ``x_0`` and ``x_1``."""
+        return super().parse(ARRAY.sub(_name_sizes, text))
+
+
+def _name_sizes(array: re.Match[str]) -> str:
+    """Return ``x=float64,x_0=4096,x_1=64`` for a match of `ARRAY`."""
+    name = array["name"]
+    sizes = [size.strip() for size in array["sizes"].split(",") if size.strip()]
+    return ",".join(
+        [f"{name}={array['dtype']}", *(f"{name}_{i}={size}" for i, size in enumerate(sizes))]
+    )
 
 
 @dataclass(frozen=True)
@@ -82,13 +106,45 @@ def make_problem(
     )
 
 
+def shown_values(problem: Mapping[str, Value]) -> dict[str, str]:
+    """Return the values as people read them: an array is one, ``{"x": "float64[4096,64]"}``.
+
+    Its parameters are the type ``x`` and the sizes ``x_0`` and ``x_1``.
+    """
+    shown: dict[str, str] = {}
+    sizes_of_arrays: set[str] = set()
+    for name, value in problem.items():
+        if name in sizes_of_arrays:
+            continue
+        sizes = _sizes_of(name, problem)
+        sizes_of_arrays.update(sizes)
+        listed = ",".join(str(problem[size]) for size in sizes)
+        shown[name] = f"{value}[{listed}]" if sizes else str(value)
+    return shown
+
+
+def _sizes_of(name: str, problem: Mapping[str, Value]) -> list[str]:
+    """Return the parameters that hold the sizes of the array ``name``; none if it is no array."""
+    if not isinstance(problem.get(name), str):
+        return []
+    return list(takewhile(problem.__contains__, (f"{name}_{i}" for i in count())))
+
+
 def shared_values(problems: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """Return the values that several problems share, to print them once; none for one problem."""
+    """Return the values that several problems share, to print them once; none for one problem.
+
+    An array's type and sizes are shared together or not at all.
+    """
     first, *others = problems
     if not others:
         return {}
-    return {
+    shared = {
         name: value
         for name, value in first.items()
         if all(problem.get(name) == value for problem in others)
     }
+    for name in first:
+        array = {name, *_sizes_of(name, first)}
+        if len(array) > 1 and not array <= shared.keys():
+            shared = {n: value for n, value in shared.items() if n not in array}
+    return shared

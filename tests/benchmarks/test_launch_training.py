@@ -1,21 +1,25 @@
-"""An order of launches that learns from other kernels."""
+"""Orders of launches that learn from other kernels."""
 
 import numpy as np
 import pytest
 from launch_training import (
     MAX_LOG_SLOWDOWN,
     MeasuredProblem,
-    fit_order,
-    ranking_trees,
-    save_order,
+    MeasuredRows,
+    fit_orders,
+    fit_row_order,
+    tree_nodes,
 )
 
 from foretune.features.launches import MAX_LOG_RATIO, LaunchFeatures
-from foretune.tune.triton.launch_order import LaunchOrder
+from foretune.tune.triton.launch_order import ANALYTIC, RANKING, SIZES, LaunchOrders
 
 
 def problems(kernel, count, seed, slope=1.0, candidates=12):
-    """Times that follow the second column; a law that knows half of it; one that does not fit."""
+    """Times that follow the second column; a law that knows a third of it; one that does not fit.
+
+    The plain sizes are the first two columns.
+    """
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -24,46 +28,51 @@ def problems(kernel, count, seed, slope=1.0, candidates=12):
         law = 0.3 * (cost - cost.min())
         fits = np.arange(candidates) > 0
         time_ms = np.where(fits, np.exp(cost + 0.02 * rng.standard_normal(candidates)), np.inf)
-        columns = LaunchFeatures(values, np.minimum(law, MAX_LOG_RATIO), fits)
+        columns = LaunchFeatures(values, values[:, :2], np.minimum(law, MAX_LOG_RATIO), fits)
         found.append(MeasuredProblem(kernel, columns, time_ms))
     return found
 
 
 @pytest.fixture(scope="module")
-def order():
+def orders():
     pytest.importorskip("xgboost")
-    return fit_order([*problems("a", 40, 0), *problems("b", 40, 1)])
+    return fit_orders([*problems("a", 40, 0), *problems("b", 40, 1)])
 
 
-def test_it_orders_a_kernel_it_has_never_seen(order):
+@pytest.mark.parametrize("name", [RANKING, SIZES, ANALYTIC])
+def test_fit_orders_order_a_kernel_they_have_never_seen(orders, name):
     kept = []
     for p in problems("c", 30, 2, slope=1.5):
-        ratios = order.log_ratios(p.columns)
+        ratios = orders.log_ratios(p.columns)[name]
         pick = np.flatnonzero(p.columns.fits)[np.argmin(ratios[p.columns.fits])]
         kept.append(p.relative_speed[pick])
     assert np.mean(kept) > 0.95
 
 
-def test_its_ratios_are_those_of_times(order):
+@pytest.mark.parametrize("name", [RANKING, SIZES, ANALYTIC])
+def test_fit_orders_ratios_are_those_of_times(orders, name):
     expected, seen = [], []
     for p in problems("c", 30, 3):
         runs = p.columns.fits
-        expected += order.log_ratios(p.columns)[runs].tolist()
+        expected += orders.log_ratios(p.columns)[name][runs].tolist()
         seen += p.log_slowdown[runs].tolist()
     assert np.mean(np.abs(np.array(expected) - seen)) < 0.1
     assert max(expected) <= MAX_LOG_SLOWDOWN + 0.1
 
 
-def test_one_kernel_is_enough_to_learn_from():
+def test_fit_orders_one_kernel_is_enough():
     pytest.importorskip("xgboost")
-    assert np.diff(fit_order(problems("a", 30, 0)).ratios).min() > 0
+    for curve in fit_orders(problems("a", 30, 0)).curves.values():
+        assert np.diff(curve.ratios).min() > 0
 
 
-def test_saved_it_says_the_same(order, tmp_path):
-    save_order(order, tmp_path / "order.npz")
-    again = LaunchOrder.load(tmp_path / "order.npz")
+def test_saved_orders_say_the_same(orders, tmp_path):
+    orders.save(tmp_path / "orders.npz")
+    loaded = LaunchOrders.load(tmp_path / "orders.npz")
     (p,) = problems("c", 1, 4)
-    np.testing.assert_array_equal(again.log_ratios(p.columns), order.log_ratios(p.columns))
+    before = orders.log_ratios(p.columns)
+    for name, log_ratios in loaded.log_ratios(p.columns).items():
+        np.testing.assert_array_equal(log_ratios, before[name])
 
 
 def test_scores_are_those_of_xgboost():
@@ -71,7 +80,25 @@ def test_scores_are_those_of_xgboost():
     X = np.random.default_rng(0).normal(0, 1, (300, 4)).astype(np.float32)
     data = xgboost.DMatrix(X, X[:, 0] * X[:, 1])
     booster = xgboost.train({"max_depth": 5, "base_score": 0.0}, data, 20)
-    bounds = np.repeat(ranking_trees(booster).bound[:50, None], 4, axis=1)  # values at the bounds
+    bounds = np.repeat(tree_nodes(booster, 5).bound[:50, None], 4, axis=1)  # values at the bounds
     asked = np.concatenate([X, np.nan_to_num(bounds)])
     expected = booster.inplace_predict(asked)
-    np.testing.assert_allclose(ranking_trees(booster).scores(asked), expected, atol=1e-5)
+    np.testing.assert_allclose(tree_nodes(booster, 5).scores(asked), expected, atol=1e-5)
+
+
+def test_fit_row_order_corrects_the_rule_for_a_kernel_it_has_never_seen():
+    pytest.importorskip("xgboost")
+    rng = np.random.default_rng(0)
+
+    def rows(kernel, count):
+        """The rule knows nothing; times rise with the second column."""
+        for _ in range(count):
+            columns = rng.random((10, 4)).astype(np.float32)
+            time_ms = np.exp(columns[:, 1].astype(float))
+            yield MeasuredRows(kernel, columns, np.zeros(10), time_ms)
+
+    order = fit_row_order([*rows("a", 40), *rows("b", 40)])
+
+    for problem in rows("c", 10):
+        scores = order.trees.scores(problem.columns)
+        assert np.corrcoef(scores, problem.columns[:, 1])[0, 1] > 0.8

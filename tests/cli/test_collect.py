@@ -92,7 +92,7 @@ def test_options_of_operators_are_not_for_kernels(capsys):
 
 
 def test_sizes():
-    assert parse_sizes("1..8", "--tokens") == [1, 2, 4, 8]
+    assert parse_sizes("1..8:x2", "--tokens") == [1, 2, 4, 8]
     assert parse_sizes("5,1..2,2", "--tokens") == [1, 2, 5]
     for text in ("", "8..1", "1..", "-1", "9999999999"):
         with pytest.raises(UsageError):

@@ -51,3 +51,9 @@ def test_the_first_options_exist():
 def test_words_of_a_program_are_no_help(capsys):
     assert main(["tune", "--", "true", "--help-all"]) == 2
     assert "--param" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_types_of_one_value(command, capsys):
+    assert main([*command.split(), "--help-all"]) == 0
+    assert "list[" not in capsys.readouterr().out

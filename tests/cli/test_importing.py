@@ -38,6 +38,7 @@ def test_json(table, capsys):
     assert main([*table, "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {
+        "schema_version": 1,
         "rows": 1,
         "rejected": 1,
         "reasons": {"time is zero": 1},

@@ -203,3 +203,27 @@ def test_one_failure_is_a_failure(capsys):
     assert "BLOCK must be even" in failed["error"]
     assert "\n" not in failed["error"]
     assert not failed["static"]
+
+
+def test_inspect_all_gpus_names_what_cannot_run_where(capsys):
+    large = "BM=128,BN=256,BK=64,num_warps=8,num_stages=4"  # 147456 bytes with three steps
+
+    said = run_json(
+        capsys, "inspect", "here_only:matmul", *MATMUL, "--config", large, "--all-gpus", code=1
+    )
+
+    reasons = {name: entries[0]["reason"] for name, entries in said["targets"].items()}
+    assert reasons["sm_80"] == ""
+    assert "has 101376" in reasons["sm_89"]
+    assert "sm_89" in said["without_any"]
+    assert "sm_80" not in said["without_any"]
+
+
+def test_inspect_all_gpus_with_an_entry_everywhere_succeeds(capsys):
+    said = run_json(capsys, "inspect", "here_only:matmul", *MATMUL, "--config", TILE, "--all-gpus")
+    assert said["without_any"] == []
+
+
+@pytest.mark.parametrize("more", [(), ("--all-gpus", "--target", "sm_80")])
+def test_inspect_needs_one_target_or_all(capsys, more):
+    assert "--all-gpus" in fails(capsys, 2, "inspect", "here_only:matmul", *MATMUL, *more)

@@ -157,7 +157,7 @@ def test_what_cannot_be_replayed(capsys):
     failed = space_runs().assign(status="timeout", time_ms=np.nan)
     write_runs("failed.parquet", failed)
     for arguments, says in [
-        (["none.parquet"], "does not exist"),
+        (["none.parquet"], "none.parquet cannot be read: there is no such file"),
         (["failed.parquet"], "none of 60 configurations ran: there is nothing to find"),
         (["a.parquet", "--objective", "energy"], "ran with power_w"),
         (["a.parquet", "--prior", "none.parquet"], "does not exist"),

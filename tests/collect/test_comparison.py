@@ -15,6 +15,7 @@ from foretune.collect.timing import Timer, sample_ms
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import MissingExtra
 from foretune.kernel import WrongResult
+from foretune.space import Configuration
 
 PROBLEM = Toy().problem(n=100)
 FAST, SLOW = config(), config(work=2)
@@ -389,3 +390,23 @@ def test_the_hosts_time_of_slow_launches_is_cpu_time(monkeypatch):
     )
     times = compare(Recorder()).time_ms[FAST.id]
     assert np.nanmax(times) < 1e3 * min(walls), "not what the host's clock was made to say"
+
+
+def in_threads(x, threads=1):
+    """Work for a while in one or two threads."""
+    parts = np.array_split(x, threads)
+    if threads == 1:
+        return float(np.sin(parts[0]).sum())
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(float(part.sum()) for part in pool.map(np.sin, parts))
+
+
+def test_rounds_say_how_much_runs_in_other_threads():
+    kernel = FunctionKernel(in_threads, {"threads": [1, 2]}, (np.ones(200_000),))
+    alone, shared = Configuration(threads=1), Configuration(threads=2)
+
+    rounds = compare(kernel, alone, shared, problem=kernel.problem())
+
+    assert rounds.other_threads[alone.id] < 0.1
+    assert rounds.other_threads[shared.id] > 0.25
+    assert 0.0 < rounds.cores[alone.id] < 1.2

@@ -160,7 +160,7 @@ def test_probe_cpu_of_busy_machine_is_repeated_when_quiet(measured):
     measured.load = BUSY
     first = devices.probe_cpu()
     assert "other processes kept the CPU busy" in first.disturbance
-    assert first.disturbance in devices.local_cpu().source
+    assert devices.local_cpu().rates_measured_while == first.disturbance
     assert probe_in_a_new_process() == first  # still busy
     measured.load = MachineLoad(0.0, 0.0)
     assert devices.probe_cpu() == first  # a process sees one device

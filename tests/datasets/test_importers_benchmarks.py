@@ -1,11 +1,13 @@
 """Results of benchmarks and profilers: summaries of nsys and rocprof, Google Benchmark, TVM, …"""
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
 from foretune.datasets import import_runs
-from foretune.errors import RunTableError
+from foretune.errors import RunTableError, UsageError
 
 GPU = "NVIDIA H200"
 
@@ -48,6 +50,17 @@ def test_google_benchmark_has_a_unit_for_each_row(tmp_path):
     assert runs["time_ms"].tolist()[:2] == pytest.approx([0.1235, 1.5])
     assert runs["status"].tolist() == ["ok", "ok", "runtime_error"]
     assert runs["error"].tolist()[2] == "too small"
+
+
+def test_google_benchmark_writes_the_machine_above_its_table(tmp_path):
+    machine = "2026-11-29T07:33:05+00:00\nRun on (2 X 2445 MHz CPU s)\nLoad Average: 1, 2, 3\n"
+    runs = imported(tmp_path, "google-benchmark", machine + GOOGLE_BENCHMARK)
+    assert runs["time_ms"].tolist()[:2] == pytest.approx([0.1235, 1.5])
+
+
+def test_nsys_prints_what_it_processes_above_its_table(tmp_path):
+    text = "Processing [x.sqlite] with [kern_sum.py]...\n\nInstances,Med (ns),Name\n2,1200000,k\n"
+    assert imported(tmp_path, "nsys", text)["time_ms"].tolist() == [1.2]
 
 
 def test_google_benchmark_writes_json(tmp_path):
@@ -117,3 +130,132 @@ def test_tvm_reads_records_of_both_schedulers(tmp_path):
     assert runs["time_ms"].dropna().tolist() == pytest.approx([1.25, 2.0])
     assert runs["config.unroll"].tolist()[2] == 16
     assert runs["problem.arg_0"].astype(str).tolist()[0] == "64"
+
+
+NSYS_TRACE = (
+    "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,Device,Strm,Name\n"
+    "1,1250000,5,64,1,1,128,1,1,32,NVIDIA H100 80GB HBM3 (0),7,void gemm<float>(float*)\n"
+    "2,5000,6,,,,,,,,NVIDIA H100 80GB HBM3 (0),7,[CUDA memcpy Host-to-Device]\n"
+)
+
+
+def test_nsys_trace_has_a_row_per_launch_of_a_kernel(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(NSYS_TRACE)
+    (row,) = import_runs(path, "nsys").runs.to_dict("records")
+    assert (row["kernel"], row["device"]) == ("gemm", "NVIDIA H100 80GB HBM3")
+    assert (row["time_ms"], row["static.grid_x"], row["static.registers"]) == (1.25, 64, 32)
+
+
+def test_nsys_summary_of_old_releases_has_the_total_in_its_unit(tmp_path):
+    text = "Time(%),Total Time (ns),Instances,Average,Minimum,Maximum,Name\n60,2500000,2,1,1,1,k\n"
+    assert imported(tmp_path, "nsys", text)["time_ms"].tolist() == [1.25]
+
+
+def test_nsys_summary_of_other_things_is_refused_by_name(tmp_path):
+    text = "Time (%),Total Time (ns),Num Calls,Avg (ns),Name\n60,2500000,2,1,cudaMalloc\n"
+    with pytest.raises(RunTableError, match="a summary of API calls"):
+        imported(tmp_path, "nsys", text)
+
+
+def nsys_database(path, gpus=((0, "NVIDIA H100 80GB HBM3"),), launches=((0, 10, 1_250_010),)):
+    """Write a database as ``nsys export --type sqlite`` does, with the columns that are read."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
+        database.execute("INSERT INTO StringIds VALUES (7, 'void gemm<float>(float*)')")
+        database.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, cuDevice INTEGER)")
+        database.executemany(
+            "INSERT INTO TARGET_INFO_GPU VALUES (?, ?, ?)",
+            [(10 + number, name, number) for number, name in gpus],
+        )
+        database.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER,"
+            " demangledName INTEGER, registersPerThread INTEGER, gridX INTEGER, blockX INTEGER)"
+        )
+        database.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, 7, 32, 64, 128)",
+            [(start, end, device) for device, start, end in launches],
+        )
+
+
+def test_nsys_database_has_nanoseconds_and_the_gpu(tmp_path):
+    path = tmp_path / "report.sqlite"
+    nsys_database(path)
+    (row,) = import_runs(path, "nsys").runs.to_dict("records")
+    assert (row["kernel"], row["device"]) == ("gemm", "NVIDIA H100 80GB HBM3")
+    assert (row["time_ms"], row["static.grid_x"], row["static.block_x"]) == (1.25, 64, 128)
+
+
+def test_nsys_database_of_two_gpus_takes_no_device(tmp_path):
+    path = tmp_path / "report.sqlite"
+    gpus = ((0, "NVIDIA H100 80GB HBM3"), (1, "NVIDIA L40S"))
+    nsys_database(path, gpus, launches=((0, 0, 1_000_000), (1, 5, 2_000_005)))
+    runs = import_runs(path, "nsys").runs
+    assert dict(zip(runs["device"], runs["time_ms"], strict=True)) == {
+        "NVIDIA H100 80GB HBM3": 1.0,
+        "NVIDIA L40S": 2.0,
+    }
+    with pytest.raises(UsageError, match="leave --device out"):
+        import_runs(path, "nsys", device=GPU)
+
+
+def test_nsys_other_database_is_refused(tmp_path):
+    path = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE t (x)")
+    with pytest.raises(RunTableError, match="has the tables CUPTI_ACTIVITY_KIND_KERNEL"):
+        import_runs(path, "nsys", device=GPU)
+
+
+ROCPROF_TRACES = {
+    "1": (
+        "Index,KernelName,lds,arch_vgpr,BeginNs,EndNs\n"
+        '0,"gemm(float*) [clone .kd]",0,32,9,1250009\n'
+    ),
+    "2": (
+        "Dispatch_ID,LDS_Per_Workgroup,Arch_VGPR,Kernel_Name,Start_Timestamp,End_Timestamp\n"
+        '0,0,32,"gemm(float*) [clone .kd]",9,1250009\n'
+    ),
+    "3": (
+        '"Kind","Dispatch_Id","Kernel_Name","Start_Timestamp","End_Timestamp","VGPR_Count"\n'
+        '"KERNEL_DISPATCH",1,"gemm(float*)",9,1250009,32\n'
+    ),
+    "3 with counters": (
+        "Dispatch_Id,Kernel_Name,VGPR_Count,Counter_Name,Counter_Value,Start_Timestamp,"
+        "End_Timestamp\n1,gemm(float*),32,SQ_WAVES,4,9,1250009\n"
+        "1,gemm(float*),32,SQ_INSTS,5,9,1250009\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("version", ROCPROF_TRACES)
+def test_rocprof_trace_has_a_row_per_launch(tmp_path, version):
+    (row,) = imported(tmp_path, "rocprof", ROCPROF_TRACES[version]).to_dict("records")
+    assert (row["kernel"], row["time_ms"], row["static.registers"]) == ("gemm", 1.25, 32)
+    if "Counter_Name" in ROCPROF_TRACES[version]:
+        assert (row["counter.SQ_WAVES"], row["counter.SQ_INSTS"]) == (4, 5)
+
+
+def test_llama_bench_writes_csv(tmp_path):
+    text = "model_type,n_prompt,n_gen,n_batch,avg_ns\nllama 7B Q4_0,512,0,2048,45000000\n"
+    (row,) = imported(tmp_path, "llama-bench", text).to_dict("records")
+    assert (row["time_ms"], row["problem.n_prompt"], row["config.n_batch"]) == (45, 512, 2048)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status"), [([0.00125], "ok"), ([1e10], "runtime_error"), (None, "runtime_error")]
+)
+def test_tvm_reads_records_of_metaschedule(tmp_path, seconds, status):
+    record = [0, [[["Tile", [1, 2]]], seconds, {"kind": "cuda"}, [["TENSOR", "float32", [64]]]]]
+    text = json.dumps(record) + "\n"
+    (row,) = imported(tmp_path, "tvm", text, "database_tuning_record.json").to_dict("records")
+    assert (row["kernel"], row["status"]) == ("workload_0", status)
+    if status == "ok":
+        assert row["time_ms"] == pytest.approx(1.25)
+
+
+def test_google_benchmark_that_was_skipped_is_invalid(tmp_path):
+    run = {"name": "BM/8", "skipped": True, "real_time": 0.0, "time_unit": "ns"}
+    text = json.dumps({"context": {}, "benchmarks": [run]})
+    runs = imported(tmp_path, "google-benchmark", text, "results.json")
+    assert runs["status"].tolist() == ["invalid"]

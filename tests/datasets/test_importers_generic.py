@@ -43,10 +43,17 @@ def test_read_maps_and_scales_columns(table, survives):
     survives(done)
 
 
-def test_read_other_encoding_is_refused(tmp_path):
-    (tmp_path / "old.csv").write_bytes("größe,time_ms\n1,2.0\n".encode("latin-1"))
-    with pytest.raises(RunTableError, match=r"old\.csv is not a readable table: it is not UTF-8"):
-        imported(tmp_path / "old.csv")
+def test_read_latin_1_keeps_numbers_and_says_so(tmp_path):
+    (tmp_path / "old.csv").write_bytes("größe,latency_µs\n64,2.5\n".encode("latin-1"))
+    done = imported(tmp_path / "old.csv", problem__M="größe")
+    assert done.runs["time_ms"].tolist() == [0.0025]
+    assert any("WINDOWS-1252" in note for note in done.notes)
+
+
+def test_read_control_characters_are_refused(tmp_path):
+    (tmp_path / "junk.csv").write_bytes(b"M,time_ms\n\xff\x01\x02,2.0\n")
+    with pytest.raises(RunTableError, match=r"junk\.csv is not a readable table: it is not text"):
+        imported(tmp_path / "junk.csv")
 
 
 def test_read_divides_times(table):
@@ -170,7 +177,7 @@ def test_an_unknown_status_is_refused_by_name(tmp_path):
 def test_read_lines_longer_than_header_are_refused(tmp_path):
     """pandas would take the first column for an index, and the second for the time."""
     path = tmp_path / "runs.csv"
-    path.write_text("time_ms,problem.M,config.x\n0.5,64,1,\n0.6,65,1,\n")
+    path.write_text("time_ms,problem.M,config.x\n0.5,64,1,2\n0.6,65,1,2\n")
     with pytest.raises(RunTableError, match="its lines have more cells than its header"):
         import_runs(path, "generic", **HERE)
 
@@ -180,3 +187,79 @@ def test_read_suffix_in_capitals(tmp_path):
     rows.to_parquet(tmp_path / "A.PARQUET")
     rows.to_csv(tmp_path / "B.CSV.GZ", index=False, compression="gzip")
     assert len(import_runs(tmp_path, "generic", **HERE).runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "words", "expected"),
+    [
+        ("returncode", ["0", "1"], ["ok", "runtime_error"]),
+        ("PASS", ["1", "0"], ["ok", "wrong_result"]),
+        ("is_valid", ["True", "False"], ["ok", "invalid"]),
+        ("result", ["PASSED", "FAILED"], ["ok", "runtime_error"]),
+        ("timed_out", ["no", "yes"], ["ok", "timeout"]),
+        ("error", ["", "CUDA error"], ["ok", "runtime_error"]),
+    ],
+)
+def test_read_columns_that_say_how_a_run_ended(tmp_path, column, words, expected):
+    path = tmp_path / "runs.csv"
+    path.write_text(f"M,latency_us,{column}\n64,12.5,{words[0]}\n96,1.0,{words[1]}\n")
+    done = imported(path, problem__M="M")
+    assert done.runs["status"].tolist() == expected
+    assert done.runs["time_ms"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [("status", ["0", "0"]), ("check", ["OK", "NOK"]), ("result", ["passed", "dubious"])],
+)
+def test_read_status_that_may_mean_either_is_asked_for(tmp_path, column, words):
+    path = tmp_path / "runs.csv"
+    path.write_text(f"M,latency_us,{column}\n64,12.5,{words[0]}\n96,1.0,{words[1]}\n")
+    with pytest.raises(UsageError, match="is no known status"):
+        imported(path, problem__M="M")
+
+
+def test_read_word_in_place_of_a_time_is_a_failed_run(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("M,latency_us\n64,12.5\n96,OOM\n128,timeout\n")
+    done = imported(path, problem__M="M")
+    assert done.runs["status"].tolist() == ["ok", "runtime_error", "timeout"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"M": 64, "latency_us": 12.5}, {"M": 128, "latency_us": 20.1}]',
+        '{"gpu": "x", "results": [{"M": 64, "latency_us": 12.5}, {"M": 128, "latency_us": 20.1}]}',
+        '{"M": [64, 128], "latency_us": [12.5, 20.1]}',
+        '{"M": 64, "latency_us": 12.5},\n{"M": 128, "latency_us": 20.1},\n',
+    ],
+    ids=["list", "list in an object", "columns", "lines with commas"],
+)
+def test_read_json_of_rows(tmp_path, text):
+    path = tmp_path / "runs.json"
+    path.write_text(text)
+    done = imported(path, problem__M="M")
+    assert done.runs["problem.M"].tolist() == [64, 128]
+    assert done.runs["time_ms"].tolist() == pytest.approx([0.0125, 0.0201])
+
+
+def test_read_json_that_is_no_table_is_refused(tmp_path):
+    path = tmp_path / "runs.json"
+    path.write_text('{"M": 64, "latency_us": 12.5}')
+    with pytest.raises(RunTableError, match="no list of objects"):
+        imported(path, problem__M="M")
+
+
+def test_read_parquet_with_another_name(tmp_path):
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({"M": [64], "latency_us": [12.5]}).to_parquet(path)
+    assert imported(path, problem__M="M").runs["time_ms"].tolist() == [0.0125]
+
+
+@pytest.mark.parametrize("columns", ["p99_latency_us", "min_time_us,max_time_us", "predicted_ms"])
+def test_read_other_statistics_are_no_time_of_a_run(tmp_path, columns):
+    path = tmp_path / "runs.csv"
+    path.write_text(f"M,{columns}\n64{',2.5' * (columns.count(',') + 1)}\n")
+    with pytest.raises(UsageError, match="time_ms has no source"):
+        imported(path, problem__M="M")

@@ -75,9 +75,10 @@ def test_read_raw_page(tmp_path, survives):
     assert not [c for c in runs if "device__attribute" in c or "cache" in c]
 
 
-def test_read_raw_page_without_units(tmp_path):
+def test_read_raw_page_without_units_is_refused(tmp_path):
     text = '"ID","Kernel Name","gpu__time_duration.sum"\n"0","k","1500"\n'
-    assert ncu(tmp_path, text).runs["time_ms"].tolist() == [0.0015]  # base units: nanoseconds
+    with pytest.raises(RunTableError, match="1500 in the unit ''"):
+        ncu(tmp_path, text)
 
 
 def test_read_takes_problem_from_constants(tmp_path):
@@ -195,3 +196,28 @@ def test_to_base_converts_units(text, unit, value):
 )
 def test_short_name_drops_types_and_arguments(signature, name):
     assert short_name(signature) == name
+
+
+@pytest.mark.parametrize("unit", ["fortnight", ""])
+def test_duration_in_an_unknown_unit_is_refused(tmp_path, unit):
+    path = tmp_path / "profile.csv"
+    path.write_text(DETAILS.replace('"Duration","us"', f'"Duration","{unit}"'))
+    with pytest.raises(RunTableError, match=f"Duration 28.45 in the unit '{unit}'"):
+        import_runs(path, "ncu", device="NVIDIA H200")
+
+
+def test_launches_on_two_kinds_of_gpus_are_refused(tmp_path):
+    path = tmp_path / "profile.csv"
+    head, _, tail = DETAILS.rpartition('"9.0"')
+    path.write_text(f'{head}"8.0"{tail}')
+    with pytest.raises(UsageError, match=r"compute capability 8\.0 and 9\.0"):
+        import_runs(path, "ncu", device="NVIDIA H200")
+
+
+def test_output_of_a_windows_shell_is_read(tmp_path):
+    path = tmp_path / "profile.csv"
+    path.write_text(DETAILS, encoding="utf-16")
+    assert import_runs(path, "ncu", device="NVIDIA H200").runs["time_ms"].tolist() == [
+        pytest.approx(0.02845),
+        pytest.approx(0.013312),
+    ]

@@ -140,10 +140,13 @@ def t4_result(value, unit="ms", invalidity="correct", **more):
     }
 
 
-def t4(tmp_path, *results, metadata=None, **options):
+MILLISECONDS = {"timeunit": "milliseconds"}
+
+
+def t4(tmp_path, *results, metadata=MILLISECONDS, **options):
     path = tmp_path / "t4.json"
-    data = {"results": results, "schema_version": "1.0.0"}
-    path.write_text(json.dumps({**data, **({"metadata": metadata} if metadata else {})}))
+    data = {"results": results, "schema_version": "1.0.0", "metadata": metadata}
+    path.write_text(json.dumps(data))
     return import_runs(path, "t4", **options)
 
 
@@ -175,6 +178,16 @@ def test_t4_without_time_takes_median(tmp_path):
     assert done.runs["time_ms"].tolist() == [12.25]
     result = t4_result(0) | {"measurements": [], "times": {}}
     assert t4(tmp_path, result, kernel="k", device="d").rejected == {"time is not a number": 1}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{"measurements": []}, {"measurements": [{"name": "time", "value": 1.5, "unit": ""}]}],
+    ids=["runtimes", "measurement"],
+)
+def test_t4_time_without_a_unit_is_asked_for(tmp_path, result):
+    with pytest.raises(RunTableError, match="timeunit"):
+        t4(tmp_path, t4_result(0) | result, metadata={}, kernel="k", device="d")
 
 
 def test_t4_time_in_another_unit_is_refused(tmp_path):
@@ -213,7 +226,7 @@ def test_t4_results_of_ktt(tmp_path, survives):
     assert config == [32, 0.5, True, "a"]
     assert (row["static.registers"], row["static.shared_bytes"]) == (12, 64)
     assert row["counter.dram__sectors_read.sum"] == 4828
-    with pytest.raises(RunTableError, match="time unit 'fortnights' is not one of ns"):
+    with pytest.raises(RunTableError, match="the timeunit 'fortnights', which is no time"):
         t4(tmp_path, result, metadata={**about, "timeunit": "Fortnights"}, kernel="add")
 
 

@@ -135,8 +135,7 @@ def test_a_study_with_two_objectives_is_skipped_by_name(tmp_path):
     study_of(tmp_path, "two", ["minimize", "maximize"], [(1.0, 3.0)])
     imported = import_runs(tmp_path / "s.db", "optuna", device="d")
     assert imported.kernels == {"one": 1}
-    assert len(imported.notes) == 1
-    assert "study 'two' is skipped: it has 2 objectives" in imported.notes[0]
+    assert any("study 'two' is skipped: it has 2 objectives" in note for note in imported.notes)
 
 
 def test_only_studies_with_two_objectives_are_named(tmp_path):
@@ -154,4 +153,35 @@ def test_a_database_of_an_older_release_is_upgraded_in_a_copy(tmp_path):
     before = path.read_bytes()
     imported = import_runs(path, "optuna", device="d")
     assert imported.runs["time_ms"].tolist() == [2.0]
+    assert path.read_bytes() == before
+
+
+def test_trials_without_a_value_are_named(tmp_path):
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db", study_name="mine")
+
+    def objective(trial):
+        block = trial.suggest_int("block", 1, 4)
+        if trial.number == 1:
+            raise optuna.TrialPruned
+        if trial.number == 2:
+            raise RuntimeError
+        return block * 0.5
+
+    study.optimize(objective, n_trials=3, catch=(RuntimeError,))
+    study.ask()
+    imported = import_runs(tmp_path / "s.db", "optuna", device="My CPU")
+    assert imported.runs["status"].tolist() == ["ok", "runtime_error"]
+    assert any("1 pruned, 1 running trials" in note for note in imported.notes)
+    assert any("are read as milliseconds" in note for note in imported.notes)
+
+
+def test_a_journal_is_read_and_not_changed(tmp_path):
+    path = tmp_path / "journal.log"
+    backend = optuna.storages.journal.JournalFileBackend(str(path))
+    storage = optuna.storages.JournalStorage(backend)
+    study = optuna.create_study(storage=storage, study_name="mine")
+    study.optimize(lambda trial: trial.suggest_int("block", 1, 4) * 0.5, n_trials=2)
+    before = path.read_bytes()
+    runs = import_runs(path, "optuna", device="My CPU").runs
+    assert (runs["time_ms"] == 0.5 * runs["config.block"]).all()
     assert path.read_bytes() == before

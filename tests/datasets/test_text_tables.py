@@ -64,7 +64,7 @@ def test_thousands_are_told_from_decimals_by_other_cells(tmp_path):
     "text", ["M;time_us\n64;1.234\n", "M,time_us\n64,1.234\n", 'M,time_us\n64,"1,234"\n']
 )
 def test_a_mark_that_nothing_tells_is_asked_for(tmp_path, text):
-    with pytest.raises(UsageError, match=r"give foretune import --decimal \. or --decimal ,"):
+    with pytest.raises(UsageError, match=r"give --decimal \. or --decimal ,"):
         read(tmp_path, text)
     values = {read(tmp_path, text, decimal=d).table["time_us"][0] for d in ".,"}
     assert values == {1.234, 1234}
@@ -92,6 +92,10 @@ def test_a_line_of_units_belongs_to_the_header(tmp_path):
     ("text", "message"),
     [
         ("version https://git-lfs.github.com/spec/v1\noid sha256:4d\n", "a Git LFS pointer"),
+        ("M,time_ms\n<<<<<<< HEAD\n64,1\n=======\n64,2\n>>>>>>> b\n", "conflict markers of Git"),
+        ("results of today\nM,time_ms\n64,1\n128,2\n", "its first line, 'results of today'"),
+        ("M,x,x\n64,1,2\n", "two of its columns are called 'x'"),
+        ("", "it is empty"),
         ('{"a": 1}\n{"a": 2}\n', "JSON lines"),
         ('[{"a": 1}]', "it is JSON"),
         ('{"traceEvents": []}', "give --format torch-profiler"),
@@ -105,6 +109,60 @@ def test_a_line_of_units_belongs_to_the_header(tmp_path):
 def test_what_is_no_text_table_is_named(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tile     time_ms\nmy tile  0.5\nb        1.25\n",
+        "tile\ttime_ms\nmy tile\t0,5\nb\t1,25\n",
+        "| tile | time_ms |\n|---|---|\n| my tile | 0.5 |\n| b | 1.25 |\n",
+        "  tile   | time_ms\n---------+---------\n my tile | 0.5\n b | 1.25\n(2 rows)\n",
+        "# host: x\ntile,time_ms\nmy tile,0.5\n# half\nb,1.25\n",
+        "# tile,time_ms\nmy tile,0.5\nb,1.25\n",
+        "tile,time_ms,\nmy tile,0.5,\nb,1.25,\n",
+        "tile,time_ms\nmy tile,0.5\nb,1.25\nTotal,1.75\n",
+        "tile,time_ms\nmy tile,0.5\nb,1.25\nmean,0.875\n",
+        "tile,time_ms\nmy tile,0.5\nb,1.25\n,1.75\n",
+        "tile,time_ms\nmy tile,0.5\nb,1.25\nc",
+    ],
+    ids=[
+        *("aligned", "tabs", "Markdown", "psql", "comments", "commented header"),
+        *("last separator", "total", "mean", "sum without a word", "cut off"),
+    ],
+)
+def test_a_drawn_or_commented_table_is_read(tmp_path, text):
+    found = read(tmp_path, text)
+    assert found.table.to_dict("list") == {"tile": ["my tile", "b"], "time_ms": [0.5, 1.25]}
+
+
+def test_an_appended_run_may_repeat_its_line_of_units(tmp_path):
+    found = read(tmp_path, "M,time\n-,us\n64,1.5\ntime,M\nus,-\n2.5,128\n")
+    assert found.table.to_dict("list") == {"M": [64, 128], "time [us]": [1.5, 2.5]}
+    with pytest.raises(RunTableError, match="a second line of units"):
+        read(tmp_path, "M,time\n-,us\n64,1.5\nM,time\n-,ms\n128,2.5\n")
+
+
+def test_a_total_does_not_hide_an_ambiguous_number(tmp_path):
+    with pytest.raises(UsageError, match=r"1\.000 may be 1\.000 or 1000"):
+        read(tmp_path, '"time_us","M"\n"230","1.000"\n"323","64"\n"553","Total"\n')
+
+
+def test_a_kernel_called_like_a_summary_is_a_run(tmp_path):
+    found = read(tmp_path, "kernel,M,time_ms\nmin,64,0.5\nmax,64,0.75\nmean,64,0.4\n")
+    assert found.table["kernel"].tolist() == ["min", "max", "mean"]
+
+
+def test_tile_sizes_are_no_grouped_thousands(tmp_path):
+    found = read(tmp_path, 'tile;block;time_ms\n64 128 256;"64,128";1,5\n16 32;"8,8,8";2,5\n')
+    assert found.table["tile"].tolist() == ["64 128 256", "16 32"]
+    assert found.table["block"].tolist() == ["64,128", "8,8,8"]
+    assert found.table["time_ms"].tolist() == [1.5, 2.5]
+
+
+def test_one_or_several_spaces_are_asked_for(tmp_path):
+    with pytest.raises(UsageError, match="one or several spaces"):
+        read(tmp_path, "a b  time_ms\n1 2  0.5\n")
 
 
 def written(number, mark, group):
@@ -153,7 +211,7 @@ def dialects(draw):
 
 
 @settings(
-    max_examples=200,
+    max_examples=60,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -86,3 +86,29 @@ def test_launch_features_are_relative_to_the_device():
         launch_features(double, large).analytic_log_time,
     )
     np.testing.assert_allclose(a, b, atol=0.05)
+
+
+def log_time_over(one, other, device):
+    """Return the log of the analytic time of one launch over that of another."""
+    log_time = launch_features([one, other], device).analytic_log_time
+    return log_time[0] - log_time[1]
+
+
+@pytest.mark.parametrize(
+    ("device", "bits", "exact", "changes"),
+    [
+        (H100, 32, 0.0, True),  # TF32 on Hopper
+        (H100, 32, 1.0, False),  # not rounded: no matrix units
+        (H100, 16, 0.0, False),  # taken in either layout
+        (A100, 32, 0.0, False),  # loaded through registers anyway
+    ],
+)
+def test_launch_features_layout_matters_for_tf32_on_hopper(device, bits, exact, changes):
+    large = product(128, 128, 32, bits=bits, exact=exact)
+    small = product(32, 128, 32, bits=bits, exact=exact)
+    rearranged = [dataclasses.replace(launch, k_major=0.0) for launch in (large, small)]
+
+    before = log_time_over(large, small, device)
+    after = log_time_over(*rearranged, device)
+
+    assert (after > before + 0.3) == changes

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from foretune.models.expert_predictions import NEW_DEVICE, ExpertPredictions
+from foretune.models.expert_predictions import BEYOND, NEW_DEVICE, ExpertPredictions
 from foretune.models.stack import ConvexStack, StackByRow, fit_stack_by_row, load_stack
 
 
@@ -128,11 +128,29 @@ def test_convex_stack_weighs_problems_equally():
     values = rng.normal(0, 1, (800, 2)) * deviations
     row_weight = 1.0 / np.bincount(problems)[problems]
 
-    stack = ConvexStack.fit(values, np.zeros(800), row_weight)
+    predictions = known_device(values, np.zeros((800, 1)))
+    stack = ConvexStack.fit(predictions, np.zeros(800), row_weight)
 
     assert stack.fixed[0] > 0.8
-    combined = stack.combine(known_device(values, np.zeros((800, 1))))
+    combined = stack.combine(predictions)
     np.testing.assert_allclose(combined, values @ stack.fixed)
+
+
+def test_stack_beyond_measured_problems_has_weights_of_its_own(tmp_path):
+    """Expert 0 knows the rows inside, expert 1 those beyond."""
+    rng = np.random.default_rng(0)
+    is_beyond = np.arange(800) % 4 == 0
+    deviations = np.where(is_beyond[:, None], (0.5, 0.01), (0.01, 0.5))
+    values = rng.normal(0, 1, (800, 2)) * deviations
+    row_kind = np.where(is_beyond, BEYOND, 0)
+    predictions = ExpertPredictions(values, np.zeros((800, 1), np.float32), row_kind)
+
+    stack = fit_stack_by_row(predictions, np.zeros(800))
+    stack.save(tmp_path)
+
+    assert stack.beyond[1] > 0.8
+    combined = load_stack(tmp_path).combine(predictions)
+    np.testing.assert_allclose(combined[is_beyond], values[is_beyond] @ stack.beyond)
 
 
 def test_stack_of_one_expert_repeats_it():

@@ -115,13 +115,13 @@ def test_fit_uses_neighbors_where_most_rows_have_some(on_grid, off_grid):
 
 def test_fit_without_neighbors_gains_from_smooth_expert(off_grid, monkeypatch):
     runs = scattered()
-    assert off_grid[0].experts.smooth is not None
+    assert off_grid[0].experts.on_law.smooth is not None
     new = scattered(400).tail(100)
     truth = np.log(new["time_ms"])
     with_smooth = np.abs(predict(off_grid, new).log_value - truth).mean()
     monkeypatch.setattr("foretune.models.target_model.MIN_SMOOTH_ROWS", len(runs) + 1)
     alone = fit(runs)
-    assert alone[0].experts.smooth is None
+    assert alone[0].experts.on_law.smooth is None
     assert with_smooth < np.abs(predict(alone, new).log_value - truth).mean()
 
 

@@ -110,15 +110,71 @@ def test_ordered_search_with_right_prior_stops_early():
     assert lost(1024, runs) == 0
 
 
-def test_ordered_search_with_wrong_prior_widens_its_spread():
+def test_ordered_search_observed_errors_scale_its_spread():
     def spread(prior):
         searcher = make(1024, prior=prior)
         searcher.tell([run(1024, config) for config in CONFIGS[::3]])
         return searcher.search_posterior.posterior.scale
 
     right = true_order(1024)
-    assert spread(right) == right.log_spread
+    assert spread(right) < right.log_spread
     assert spread(Prior(-right.log_mean, 0.1, right.p_valid)) > 2 * right.log_spread
+
+
+def test_ordered_search_few_degrees_of_freedom_promise_less():
+    def promised(freedom):
+        prior = dataclasses.replace(true_order(1024, noise=0.3), error_freedom=freedom)
+        searcher = make(1024, prior=prior)
+        search(searcher, 1024, Stopping(FIRST_MEASUREMENTS))
+        return searcher.expected_regret()
+
+    assert promised(2.5) > promised(100.0)
+
+
+def with_orders(**orders):
+    """A prior that is the mean of several orders; a run stores what each said of it."""
+    log_mean = np.mean(list(orders.values()), axis=0)
+
+    def orders_of(measurements):
+        rows = [CONFIGS.index(m.config) for m in measurements]
+        return {name: order[rows] for name, order in orders.items()}
+
+    return Prior(log_mean, 0.1, np.ones(len(CONFIGS)), orders=orders, orders_of=orders_of)
+
+
+def test_ordered_search_orders_take_turns():
+    forwards = np.linspace(0.0, 1.0, len(CONFIGS))
+    middle = np.abs(forwards - 0.5)
+    prior = with_orders(first=forwards, last=forwards[::-1], middle=middle)
+
+    runs = search(make(1024, prior=prior), 1024, Stopping(3))
+
+    assert [m.config for m in runs] == [CONFIGS[0], CONFIGS[-1], CONFIGS[int(middle.argmin())]]
+
+
+@pytest.mark.parametrize(("wrong_problems", "has_turn"), [(1, True), (2, False)])
+def test_ordered_search_order_that_was_wrong_twice_loses_its_turn(wrong_problems, has_turn):
+    right = np.array([log_time(1024, config) for config in CONFIGS])
+    prior = with_orders(wrong=-right, right=right)
+    known = []
+    for size in [1000, 1010][:wrong_problems]:
+        known += [run(size, CONFIGS[i]) for i in (int(right.argmin()), int(right.argmax()))]
+
+    first = make(1024, known, prior).ask(1)
+
+    expected = right.argmax() if has_turn else right.argmin()
+    assert first == [CONFIGS[int(expected)]]
+
+
+def test_ordered_search_order_whose_favorite_failed_was_wrong():
+    right = np.array([log_time(1024, config) for config in CONFIGS])
+    prior = with_orders(wrong=-right, right=right)
+    slowest = CONFIGS[int(right.argmax())]
+    known = []
+    for size in (1000, 1010):
+        known += [run(size, slowest, Status.RUNTIME_ERROR), run(size, CONFIGS[20])]
+
+    assert make(1024, known, prior).ask(1) == [CONFIGS[int(right.argmin())]]
 
 
 def test_ordered_search_learns_from_other_problems():

@@ -1,10 +1,12 @@
 """What counts as the same work: `foretune/support/identity.py`."""
 
 import collections
+import contextvars
 import dataclasses
 import enum
 import functools
 import json
+import os
 import pathlib
 import random
 import subprocess
@@ -246,3 +248,40 @@ def test_identify_is_equal_in_every_process(tmp_path):
         digests.append(json.loads(done.stdout))
     assert digests[0] == digests[1]
     assert len(set(digests[0])) == len(digests[0])
+
+
+def reads_environment(x):
+    return x if os.environ.get("FORETUNE_TEST_MODE") == "fast" else x + 1
+
+
+CONTEXT = contextvars.ContextVar("context", default=0)
+
+
+def reads_context(x):
+    return x * CONTEXT.get()
+
+
+def test_identify_environment_variable_that_code_names_counts(monkeypatch):
+    digests = set()
+    for value in ("fast", "slow", "fast"):
+        monkeypatch.setenv("FORETUNE_TEST_MODE", value)
+        digests.add(identify(reads_environment).digest)
+
+    assert len(digests) == 2
+
+
+def test_identify_context_variable_counts_by_value():
+    one, other = (
+        contextvars.Context().run(lambda value=value: (CONTEXT.set(value), identify(reads_context)))
+        for value in (1, 2)
+    )
+
+    assert one[1].digest != other[1].digest
+    assert one[1].unreadable == ()
+
+
+def test_identify_conjugated_tensor_is_another_layout():
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(3, dtype=torch.complex64)
+
+    assert identify(x).digest != identify(x.conj()).digest

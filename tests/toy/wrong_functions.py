@@ -441,3 +441,32 @@ def returns_a_dataclass(x, wrong=0):
 @honest(X)
 def returns_its_argument_as_before(x, wrong=0):
     return x
+
+
+# Whole numbers that change in every round.
+
+KEPT = {}
+
+
+def keeps(key, compute):
+    """Return what was computed for a key before, else compute it."""
+    if key not in KEPT:
+        KEPT[key] = compute()
+    return np.array(KEPT[key])
+
+
+@wrong(WHOLE)
+def remembers_a_sum_of_whole_numbers(x, wrong=0):
+    return keeps(("sum", len(x)), x.sum) if wrong else x.sum()
+
+
+@wrong(WHOLE)
+def remembers_counts_of_whole_numbers(x, wrong=0):
+    if wrong:
+        return keeps(("counts", len(x)), lambda: np.bincount(x, minlength=1000))
+    return np.bincount(x, minlength=1000)
+
+
+@wrong(WHOLE > 500)
+def remembers_a_mask(x, wrong=0):
+    return keeps(("mask", len(x)), lambda: np.flatnonzero(x)) if wrong else np.flatnonzero(x)

@@ -23,7 +23,8 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError, describe_error
 from foretune.problem import Problem
 from foretune.tune import judge as module
-from foretune.tune.judge import CandidateRejected, JudgeBenchmark
+from foretune.tune.judge import CandidateRejected, JudgeBenchmark, ProblemVerdict, Verdict
+from foretune.tune.results import Comparison, NoiseEstimate
 
 CHEATS = Path(cheats.__file__)
 PROBLEMS = [{"n": 64}, {"n": 48}]
@@ -302,7 +303,7 @@ def test_judge_compares_with_best_rival(clock):
     )
     assert [c.name for c in verdict.against] == ["tuned", "reference"]
     assert verdict.candidate.ratio == pytest.approx(0.5)
-    assert verdict.candidate.verdict == "no_win"
+    assert verdict.candidate.verdict == "slower"
     assert (verdict.processes, verdict.rounds) == (5, 5 * module.MIN_ROUNDS)
     assert candidate.closed == verdict.processes, "each is a fresh one"
 
@@ -376,3 +377,37 @@ def test_command_judge(capsys):
     captured = capsys.readouterr()
     assert json.loads(captured.out)["refused"].startswith("it gives numpy.ndarray of float32")
     assert "refused: it gives" in captured.err
+
+
+def verdict_of(ratio, low, high):
+    """Return a verdict on one problem, with this speed-up and interval."""
+    against = Comparison("reference", None, 1.0, ratio, low, high)
+    ruling = ProblemVerdict(
+        problem=PROBLEM,
+        against=(against,),
+        time_ms={"candidate": 1.0, "reference": ratio},
+        processes=5,
+        rounds=50,
+        noise=NoiseEstimate(),
+        relative_error=0.0,
+    )
+    return Verdict("", (ruling,))
+
+
+@pytest.mark.parametrize(
+    ("interval", "options", "exit_code", "words"),
+    [
+        ((0.8, 0.7, 0.9), [], 1, "correct, and slower: 0.80×"),
+        ((1.0, 0.5, 2.0), [], 0, "correct, and inconclusive"),
+        ((1.0, 0.5, 2.0), ["--strict"], 2, "correct, and inconclusive"),
+        ((1.5, 1.4, 1.6), ["--strict"], 0, "correct, and faster: 1.50×"),
+    ],
+)
+def test_command_judge_exit_code_follows_verdict(
+    interval, options, exit_code, words, monkeypatch, capsys
+):
+    monkeypatch.setattr(module, "judge", lambda *args, **kwargs: verdict_of(*interval))
+    line = ["judge", "new.py:f", "old.py:f", "--problem", "n=64", *options]
+
+    assert main(line) == exit_code
+    assert words in capsys.readouterr().out

@@ -8,6 +8,7 @@ import pytest
 from toy_kernel import DEVICE, FakeRunner, FlatRunner, Toy, config
 
 from foretune.collect.comparison import Rounds
+from foretune.collect.machine_load import MachineLoad
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.tune import tune_problem, verifier
 from foretune.tune.results import Comparison, NoiseEstimate
@@ -72,10 +73,19 @@ def test_stored_verification_damaged_record_is_none(name, value):
 
 @pytest.mark.parametrize(
     ("verdicts", "is_decided"),
-    [(["win", "inconclusive"], True), (["no_win", "no_win"], True), (["inconclusive"], False)],
+    [
+        (["win", "inconclusive"], True),
+        (["no_win", "slower"], True),
+        (["inconclusive"], False),
+    ],
 )
-def test_stored_verification_is_decided_by_win_or_no_win(verdicts, is_decided):
-    interval = {"win": (1.5, 1.4, 1.6), "no_win": (0.8, 0.7, 0.9), "inconclusive": (1.0, 0.5, 2.0)}
+def test_stored_verification_is_decided_unless_inconclusive(verdicts, is_decided):
+    interval = {
+        "win": (1.5, 1.4, 1.6),
+        "no_win": (1.0, 0.999, 1.001),
+        "slower": (0.8, 0.7, 0.9),
+        "inconclusive": (1.0, 0.5, 2.0),
+    }
     candidates = [Comparison("candidate", config(), 1.0, *interval[v]) for v in verdicts]
     found = dataclasses.replace(STORED, contenders=(STORED.contenders[0], *candidates))
     assert found.is_decided == is_decided
@@ -88,6 +98,8 @@ def test_tune_problem_reuses_verification():
     assert runner.comparisons == 0
     assert second.contenders == first.contenders
     assert (second.processes, second.rounds) == (first.processes, first.rounds)
+    assert first.reused_because == ""
+    assert f"code ({KERNEL.source_hash[:8]}), device" in second.reused_because
 
 
 def test_tune_problem_verifies_again_if_asked():
@@ -120,6 +132,8 @@ def test_tune_problem_verified_again_replaces_refuted_winner():
 
     refuted = tune(CountingRunner(slow_down), verify_again=True)
     assert refuted.verdict == "no_win"
+    assert "the earlier winner, work=1" in refuted.not_confirmed
+    assert "is not confirmed" in refuted.not_confirmed
     again = CountingRunner()
     assert tune(again).winner.config == DEFAULT
     assert again.comparisons == 0
@@ -178,3 +192,91 @@ def test_tune_problem_damaged_verification_is_repeated():
     runner = CountingRunner()
     assert tune(runner).winner.config == config()
     assert runner.comparisons == min(verifier.LOOKS)
+
+
+class Watch:
+    """Observes a given load."""
+
+    def __init__(self, load):
+        self.load = load
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+BUSY = MachineLoad(slowdown="others were busy")
+QUIET = MachineLoad()
+
+
+class ThreadsRunner(CountingRunner):
+    """All candidates run in one thread, the default in two, on a machine with a given load."""
+
+    def __init__(self, load):
+        super().__init__()
+        self.load = load
+
+    def watch(self):
+        return Watch(self.load)
+
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
+        rounds = super().compare_interleaved(kernel, problem, configs, max_seconds, seed)
+        in_threads = {key: float(key == configs[0].id) for key in rounds.time_ms}
+        return dataclasses.replace(
+            rounds,
+            cores={key: 1.0 + other for key, other in in_threads.items()},
+            other_threads={key: other / 2 for key, other in in_threads.items()},
+        )
+
+
+@pytest.fixture
+def _short_look(monkeypatch):
+    monkeypatch.setattr("foretune.tune.tuner.OBSERVE_S", 0.0)
+
+
+@pytest.mark.usefixtures("_short_look")
+def test_tune_problem_win_while_busy_is_not_verified():
+    result = tune(ThreadsRunner(BUSY))
+
+    assert result.verdict == "inconclusive"
+    assert result.winner.config == DEFAULT
+    assert "a win on this busy machine, not verified" in result.headline
+    assert "while others were busy" in result.headline
+    store = MeasurementCache.for_kernel(KERNEL, DEVICE)
+    assert store.choice(PROBLEM, TIME).how == "measured"
+
+
+@pytest.mark.usefixtures("_short_look")
+def test_tune_problem_win_while_busy_is_verified_again_when_quiet():
+    tune(ThreadsRunner(BUSY))
+
+    still_busy = ThreadsRunner(BUSY)
+    assert tune(still_busy).busy_win is not None
+    assert still_busy.comparisons == 0
+
+    quiet = ThreadsRunner(QUIET)
+    assert tune(quiet).verified
+    assert quiet.comparisons == min(verifier.LOOKS)
+
+
+def test_tune_problem_headline_of_a_win_names_the_load():
+    class BusyRunner(FakeRunner):
+        def watch(self):
+            return Watch(BUSY)
+
+    result = tune(BusyRunner())
+
+    assert result.verified
+    assert "while others were busy" in result.headline
+
+
+def test_tune_problem_winner_that_is_inconclusive_again_is_named():
+    tune(FakeRunner())
+
+    again = tune(FlatRunner(noise=0.5), verify_again=True)
+
+    assert again.verdict == "inconclusive"
+    assert "is not confirmed (inconclusive" in again.not_confirmed
+    assert tune(CountingRunner()).not_confirmed == ""

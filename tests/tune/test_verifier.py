@@ -9,13 +9,14 @@ from scipy import stats
 from toy_kernel import DEVICE, FakeRunner, FlatRunner, MeteredRunner, Toy, config, time_ms
 
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
+from foretune.collect.machine_load import MachineLoad
 from foretune.errors import MeasurementError
 from foretune.space import Configuration
 from foretune.tune import verifier
 from foretune.tune.job import TuningJob
 from foretune.tune.results import Comparison
 from foretune.tune.store.cache import MeasurementCache
-from foretune.tune.verifier import ERROR, LOOKS, Evidence, gather, measure_once, verify
+from foretune.tune.verifier import ERROR, LOOKS, Evidence, gather, measure_once, verify, while_busy
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -206,7 +207,7 @@ def test_gather_finds_large_gain_early_and_small_gain():
 
 def test_gather_leaves_out_losers():
     (evidence, (loser, winner)), *_ = outcomes({"a": 3.0, "b": 0.9}, 0.01, 1)
-    assert (loser.verdict, winner.verdict) == ("no_win", "win")
+    assert (loser.verdict, winner.verdict) == ("slower", "win")
     assert loser.value == pytest.approx(3.0, rel=0.1)
     assert len(evidence) <= max(LOOKS)
 
@@ -342,7 +343,8 @@ def test_gather_runs_three_processes_whatever_the_budget():
         (1.001, 1.01, "no_win"),
         (1.001, 1.015, "inconclusive"),
         (0.995, 1.005, "no_win"),
-        (0.5, 0.99, "no_win"),
+        (0.5, 0.99, "slower"),
+        (0.985, 0.9999, "no_win"),  # slower by less than 1 %
         (0.98, 1.005, "inconclusive"),
         (0.995, 1.02, "inconclusive"),
     ],
@@ -381,3 +383,50 @@ def test_evidence_gain_must_hold_in_separate_processes(separate_ratios, fails):
     compared = evidence.compare("default", "candidate", "candidate", None, 0.01)
     assert compared.wins != fails
     assert ("in the same process" in compared.failure) == fails
+
+
+BUSY = MachineLoad(slowdown="the container's share of the CPU was used up")
+QUIET = MachineLoad()
+WIN = Comparison("candidate 1", config(), 1.0, 2.0, 1.9, 2.1)
+
+
+def used(default, candidate):
+    """Return the evidence of contenders that use so many cores, and this share in other threads."""
+    evidence = Evidence(BASE, DEFAULT_REPEATED)
+    uses = {BASE: default, config().id: candidate}
+    evidence.add(
+        Rounds(
+            {key: np.ones(5) for key in uses},
+            cores={key: use[0] for key, use in uses.items()},
+            other_threads={key: use[1] for key, use in uses.items()},
+        )
+    )
+    return evidence
+
+
+@pytest.mark.parametrize(
+    ("default", "candidate"),
+    [((1.9, 0.5), (1.0, 0.0)), ((1.2, 0.5), (1.0, 0.0)), ((1.0, 0.0), (0.4, 0.0))],
+    ids=["two threads", "two threads that wait for a core", "it waits for a file"],
+)
+def test_while_busy_win_that_needs_less_of_the_machine_does_not_count(default, candidate):
+    comparison = while_busy(WIN, used(default, candidate), BASE, BUSY)
+
+    assert comparison.verdict == "inconclusive"
+    assert not comparison.wins
+    assert f"the default {default[0]:.1f} cores" in comparison.while_busy
+
+
+@pytest.mark.parametrize(
+    ("default", "candidate", "load"),
+    [
+        ((1.9, 0.5), (1.0, 0.0), QUIET),
+        ((1.0, 0.0), (0.95, 0.0), BUSY),
+        ((1.9, 0.5), (1.7, 0.48), BUSY),
+        ((1.0, 0.0), (1.9, 0.5), BUSY),
+        ((math.nan, math.nan), (math.nan, math.nan), BUSY),
+    ],
+    ids=["quiet", "both in one thread", "both in two threads", "more threads", "unknown"],
+)
+def test_while_busy_other_wins_count(default, candidate, load):
+    assert while_busy(WIN, used(default, candidate), BASE, load).wins

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from honest_caches import CACHES
 from toy_kernel import DEVICE
 from wrong_functions import HONEST, WRONG
 
@@ -11,18 +12,18 @@ from foretune.collect.wrapped.function import FunctionKernel
 from foretune.space import Configuration
 
 TIMING = Timing(max_seconds=0.002, warmup_s=0.0)
-DEFAULT, OTHER = Configuration(wrong=0), Configuration(wrong=1)
 
 
-def refusals(function, arguments):
+def refusals(function, arguments, knob="wrong"):
     """Return why the other configuration fails in a search or a session; [] if it does not."""
-    kernel = FunctionKernel(function, {"wrong": [0, 1]}, arguments)
+    default, other = Configuration({knob: 0}), Configuration({knob: 1})
+    kernel = FunctionKernel(function, {knob: [0, 1]}, arguments)
     runner = InProcessRunner(DEVICE, TIMING)
-    (measured,) = runner.run(kernel, kernel.problem(), [OTHER])
+    (measured,) = runner.run(kernel, kernel.problem(), [other])
     if not measured.ok:
         return [measured.error]
-    rounds = runner.compare_interleaved(kernel, kernel.problem(), [DEFAULT, OTHER], 1.0, seed=0)
-    assert DEFAULT.id not in rounds.failures
+    rounds = runner.compare_interleaved(kernel, kernel.problem(), [default, other], 1.0, seed=0)
+    assert default.id not in rounds.failures
     return list(rounds.failures.values())
 
 
@@ -42,11 +43,17 @@ def test_honest_function_is_accepted(name):
     assert refusals(*HONEST[name]) == []
 
 
+@pytest.mark.parametrize("name", CACHES)
+def test_honest_cache_is_accepted(name):
+    assert refusals(*CACHES[name], knob="cached") == []
+
+
 def test_gallery_is_complete():
+    assert len(CACHES) >= 10
     assert len(WRONG) >= 45
     assert len(HONEST) >= 10
 
 
 def test_gallery_page_names_every_function():
     page = Path(__file__).parents[2].joinpath("docs", "judge.md").read_text(encoding="utf-8")
-    assert [name for name in (*WRONG, *HONEST) if f"`{name}`" not in page] == []
+    assert [name for name in (*WRONG, *HONEST, *CACHES) if f"`{name}`" not in page] == []

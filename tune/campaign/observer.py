@@ -15,6 +15,7 @@ from foretune.registry import load
 from foretune.result import Result
 from foretune.support.progress import SILENT, Progress
 from foretune.tune.campaign.folder import CampaignFolder
+from foretune.tune.outcome import outcome
 from foretune.tune.results import TuneResult, results_frame
 
 DEFAULT_OBSERVERS = ("report", "mlflow")
@@ -43,10 +44,10 @@ class Campaign(Result):
 
     @property
     def headline(self) -> str:
-        """The number of problems that improved."""
-        n_improved = sum(result.verified for result in self.results)
-        kernel = self.results[0].kernel if self.results else "nothing"
-        return f"{kernel}: {n_improved} of {len(self.results)} problems improved over the default"
+        """How many problems improved, and by how much, with the interval."""
+        if not self.results:
+            return "no problem was tuned"
+        return f"{self.results[0].kernel}: {outcome(self.results)}"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per problem, see `results_frame`."""

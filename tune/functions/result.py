@@ -14,7 +14,7 @@ from foretune.errors import UsageError, require_known
 from foretune.kernel import Kernel
 from foretune.problem import Problem
 from foretune.registry import load
-from foretune.result import Result
+from foretune.result import Result, plain
 from foretune.support.files import atomic_write
 from foretune.tune.results import TuneResult
 from foretune.tune.store.fallible import StoreLocation
@@ -113,6 +113,26 @@ class Best(Result):
         """Number of configurations that the search measured."""
         return self.result.measured
 
+    @property
+    def reused_because(self) -> str:
+        """Why a stored result counts, in words; empty if the comparison was made now."""
+        return self.result.reused_because
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `TuneResult.to_dict` has, and the properties above, as plain values."""
+        properties = {
+            "config": self.config,
+            "default": self.default,
+            "time_ms": self.time_ms,
+            "default_ms": self.default_ms,
+            "speedup": self.speedup,
+            "interval": self.interval,
+            "verified": self.verified,
+            "verdict": self.result.verdict,
+            "measured": self.measured,
+        }
+        return {**plain(properties), **self.result.to_dict()}
+
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as text; with a path, also write a page (OutputError if that fails)."""
         if path is not None:
@@ -121,6 +141,7 @@ class Best(Result):
         lines = [self.headline, *("  ".join(row) for row in self.rows())]
         if checked:
             lines.append(f"outputs were compared on {checked}")
+        lines += filter(None, [self.result.reused_because, self.result.not_confirmed])
         return "\n".join(lines)
 
     @property
@@ -149,7 +170,7 @@ class Best(Result):
         ``.h`` is a header of ``#define``; ``.json``; ``.env`` has lines for a shell.
         """
         write, result = WRITERS[export_format(path)], self.result
-        notes = {"problem": str(result.problem), "device": result.device, "verdict": self.headline}
+        notes = {"problem": result.problem.shown, "device": result.device, "verdict": self.headline}
         with atomic_write(path) as new:
             new.write_text(write(self.kernel.name, result.winner.config or {}, notes), "utf-8")
         return Path(path)

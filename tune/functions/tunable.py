@@ -20,6 +20,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
@@ -27,7 +28,7 @@ import numpy as np
 
 from foretune.collect.devices import local_device
 from foretune.collect.worker_environment import is_worker
-from foretune.collect.wrapped.call_arguments import Arguments, FunctionLaunch
+from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
 from foretune.collect.wrapped.function import FunctionKernel, OutputCheck, parameters_of
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.device import Device
@@ -121,13 +122,18 @@ class Tunable:
         if chosen is not None and not self._must_check(key, args, kwargs):
             return self.function(*args, **{**chosen, **kwargs})
 
-        # The first call of a kind.
+        # The first call of a kind. The default runs at most once, on copies of the arguments: it
+        # shows what a call itself changes, and what the choice must compute.
+        default_output = None
         if chosen is None:
-            if self._identity is None and self._find_own_records(args, kwargs):
-                key = self._key(args, kwargs)
+            if self._identity is None:
+                explored = self._find_own_records(args, kwargs)
+                default_output = explored.default_output
+                if explored.has_new_records:
+                    key = self._key(args, kwargs)
             chosen = self._choose(key, args, kwargs)
         if self._must_check(key, args, kwargs):
-            chosen = self._check(key, chosen, args, kwargs)
+            chosen = self._check(key, chosen, args, kwargs, default_output)
         return self.function(*args, **{**chosen, **kwargs})
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -193,32 +199,32 @@ class Tunable:
             if not (isinstance(place, tuple) and place[1] in self._ignored)
         }
 
-    def _find_own_records(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    def _find_own_records(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "_Explored":
         """Stop counting variables that a call itself changes: a counter, a log, a cache.
 
-        One call with the default, on copies of the arguments, shows them. Returns whether there are
-        new ones.
+        One call with the default, on copies of the arguments, shows them.
         """
         kinds = tuple(map(type, args))
         with self._lock:
             if self._is_tuning or kinds in self._explored or is_worker():
-                return False
+                return _Explored()
             self._explored.add(kinds)
             own = {name: value for name, value in kwargs.items() if name not in self.knobs}
             kernel = self.kernel(args, own)
             default = kernel.decode(kernel.default(kernel.problem()))
             before = self._parts(args, kwargs)
+            output = None
             self._is_tuning = True
             try:
                 with _same_random_numbers(), suppress(Exception):  # the call itself will fail, too
-                    FunctionLaunch(self.function, default, Arguments(args, own))()
+                    output = FunctionLaunch(self.function, default, Arguments(args, own)).once()
             finally:
                 self._is_tuning = False
             after = self._parts(args, kwargs)
             changed = {place for place in before if after.get(place) != before[place]}
             own_records = {place[1] for place in changed if isinstance(place, tuple)}
             self._ignored |= own_records
-            return bool(own_records)
+            return _Explored(has_new_records=bool(own_records), default_output=output)
 
     def _choose(self, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Choice:
         """Return the choice for a kind of call that is new in this process."""
@@ -311,6 +317,7 @@ class Tunable:
         chosen: Choice,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        default_output: CallResult | None,
     ) -> Choice:
         """Return the choice if it gives the default's output on these arguments; else another."""
         with self._lock:
@@ -324,7 +331,7 @@ class Tunable:
             self._is_tuning = True
             try:
                 with _same_random_numbers():
-                    reason = _disagreement(kernel, args, own, chosen)
+                    reason = _disagreement(kernel, args, own, chosen, default_output)
             finally:
                 self._is_tuning = False
             if not reason:
@@ -415,21 +422,39 @@ def tunable(
     return wrap
 
 
+@dataclass(frozen=True)
+class _Explored:
+    """What one call with the default showed; its output is None if it did not run, or failed."""
+
+    has_new_records: bool = False
+    default_output: CallResult | None = None
+
+
 def _disagreement(
-    kernel: FunctionKernel, args: tuple[Any, ...], kwargs: Mapping[str, Any], chosen: Choice
+    kernel: FunctionKernel,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    chosen: Choice,
+    default_output: CallResult | None,
 ) -> str:
     """Return why a choice is wrong on these arguments; empty if it is right, or nobody can tell."""
+    if default_output is None:
+        default = kernel.decode(kernel.default(kernel.problem()))
+        try:
+            default_output = FunctionLaunch(
+                kernel.function, default, Arguments(args, kwargs)
+            ).once()
+        except Exception:  # the default fails on these arguments, as the call itself will
+            return ""
     try:
-        expected = kernel.reference({"args": args, "kwargs": dict(kwargs)})
-    except Exception:  # the default fails on these arguments, as the call itself will
-        return ""
-    try:
-        launch = FunctionLaunch(kernel.function, chosen, Arguments(args, kwargs))
-        error = kernel.relative_error(launch(), expected)
+        output = FunctionLaunch(kernel.function, chosen, Arguments(args, kwargs)).once()
     except Exception as e:
         return describe_error(e)
-    limit = kernel.error_limit(kernel.problem(), kernel.default(kernel.problem()))
-    return "" if error <= limit else f"relative difference {error:.2g}"
+    inputs = {"args": args, "kwargs": dict(kwargs)}
+    try:
+        return kernel.disagreement(inputs, output, default_output)
+    except Exception as e:
+        return describe_error(e)
 
 
 @contextmanager

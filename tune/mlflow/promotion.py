@@ -61,11 +61,11 @@ def decide_promotion(training: Training, champion: Champion | None) -> Promotion
         return _compare_with_champion(training, champion, target, error)
 
     # Without a champion, the first predictor that beats the baselines is one.
-    reason = "there is no champion yet"
+    reason = "the first champion"
     if best_baseline is not None:
         reference = f"of the best baseline, {best_baseline!r}"
         comparison = _comparison_text(error, errors[best_baseline], reference, is_better=True)
-        reason = f"{reason}; {comparison}"
+        reason = f"{reason}: {comparison}"
     return PromotionDecision(CHAMPION, reason, error)
 
 

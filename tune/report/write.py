@@ -19,17 +19,12 @@ from foretune.models import explanation
 from foretune.models.validation.cross_validation import Validation
 from foretune.objective import Objective
 from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
+from foretune.tune.outcome import outcome
 from foretune.tune.report import figures
 from foretune.tune.report.chart import Chart
 from foretune.tune.report.page import duration, percent, ratio, render, spaced, write_page
 from foretune.tune.results import TuneResult
 from foretune.values import counted
-
-_OUTCOME_TEXT = {
-    Objective.TIME: "faster than the default",
-    Objective.ENERGY: "with less energy than the default",
-    Objective.EDP: "better than the default in energy × time",
-}
 
 
 @dataclass(frozen=True)
@@ -94,22 +89,11 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
 
 def headline(results: Sequence[TuneResult], space_size: int) -> str:
     """Return a campaign's outcome in one sentence; none of its problems was profiled."""
-    wins = sum(r.verified for r in results)
-    outcome = (
-        f"{wins} of {counted(len(results), 'unseen problem')} "
-        f"{_OUTCOME_TEXT[results[0].objective]}: "
-    )
-    if wins == 0:
-        outcome += "no measurable win"
-    else:
-        outcome += ratio(geometric_mean([r.winner.ratio for r in results]))
-        outcome += " (geometric mean)" if len(results) > 1 else ""
-    if open_ones := sum(r.verdict == "inconclusive" for r in results):
-        outcome += f", {open_ones} inconclusive"
+    found = outcome(results, "unseen problem")
     min_count, max_count = (choose(len(r.trace) for r in results) for choose in (min, max))
     span = (f"{min_count} to " if min_count < max_count else "") + counted(max_count, "measurement")
     each = " each" if len(results) > 1 else ""
-    return f"{outcome}, after {span}{each} out of {counted(space_size, 'configuration')}"
+    return f"{found}, after {span}{each} out of {counted(space_size, 'configuration')}"
 
 
 def _lead(data: ReportData) -> str:
@@ -118,6 +102,17 @@ def _lead(data: ReportData) -> str:
         lines.append(
             f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a relevant "
             "gain. A longer search or a quieter machine may settle that."
+        )
+    if busy_wins := sum(r.busy_win is not None for r in data.results):
+        lines.append(
+            f"{busy_wins} of these won on this busy machine only: winner and default use the cores "
+            "differently. A quiet machine decides."
+        )
+    if disturbed := [r.noise for r in data.results if r.noise.disturbed]:
+        most = max(disturbed, key=lambda noise: noise.others)
+        lines.append(
+            f"{counted(len(disturbed), 'verification')} ran beside other load; the most: "
+            f"{most.disturbed}."
         )
     if 0 < sum(r.verified for r in data.results) < len(data.results):
         lines.append("Without a measurable win, the default stays and counts as 1.00×.")
@@ -285,7 +280,8 @@ def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
         Path(__file__).with_name("tuned.html"),
         title=f"{result.kernel} on {result.device}",
         headline=f"{result.kernel}: {faster if result.verified else result.explanation}",
-        lead=f"Best: {spaced(winner.config or 'the default')}. Problem: {spaced(result.problem)}.",
+        lead=f"Best: {spaced(winner.config or 'the default')}. "
+        f"Problem: {spaced(result.problem.shown)}.",
         result=result,
         figures=figures,
     )

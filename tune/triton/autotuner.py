@@ -34,6 +34,8 @@ from foretune.tune.triton.stalled import StalledCallDriver
 _STOCK_RUN = Stock.run  # Triton's own `run`, to detect a library's replacement
 MAX_ONLINE_SEARCHES = 64
 """Maximum number of online searches; the least recently called one is dropped."""
+PARTIAL_FILE = "measured by Foretune, budget"
+"""Part of the key of files that have the timings of some configurations."""
 MAX_FALLBACK_CONFIGS = 200
 """Maximum number of configurations to measure after an error in Foretune."""
 
@@ -41,6 +43,8 @@ MAX_FALLBACK_CONFIGS = 200
 class Autotuner(Stock):  # type: ignore[misc]
     """See `foretune.autotune`; takes the arguments of Triton's class, and ``options``."""
 
+    default_options = Options()
+    """Options of kernels that are decorated without any, as by a class that a library derives."""
     _plans: Sequence[CallPlan] = ()
     pre_hook: Callable[..., Any]
     post_hook: Callable[..., Any]
@@ -57,7 +61,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         )
         if self.reset_to_zero or self.restore_value:
             self._unwrap_descriptors_in_hooks()
-        self.options = options or Options()
+        self.options = options or self.default_options
         self._plans = ()
         self._cache_entries: dict[Key, triton.Config] = {}
         """The entries of `cache` that are choices of Foretune; others are the user's."""
@@ -244,6 +248,8 @@ class Autotuner(Stock):  # type: ignore[misc]
                     f"no choice is recorded for {self.base_fn.__name__} on {problem}: warm it up "
                     "(foretune warm-up), or drop strict"
                 )
+        if self.options.mode == "serve":
+            return self._run_served(new, pruned)
         if runtime.is_capturing():
             return self._run_captured(new, pruned)
         if self.options.mode == "online":
@@ -260,6 +266,24 @@ class Autotuner(Stock):  # type: ignore[misc]
                 if decision.key == key:
                     del plan.entries[problem_key]
                     self._stale.add((plan, problem_key))
+
+    def _run_served(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
+        """Launch the stored choice, else the default: a request does not wait for measurements."""
+        default = pruned[0]
+        driver = self._make_driver(new.args, new.kwargs, pruned)
+        config = self._fall_back_on_error(
+            lambda: driver.stored_choice() or default, fallback=lambda: default
+        )
+        with runtime.allow_code_loading():
+            self._cache_choice(new, config)
+            try:
+                return self._launch(config, new.args, new.kwargs)
+            except INVALID_CONFIG_ERRORS:
+                self._forget_choice(new)
+                if config is default:
+                    raise
+                self._cache_choice(new, default)
+                return self._launch(default, new.args, new.kwargs)
 
     def _run_captured(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
         """Launch the stored or predicted choice; in a graph capture nothing is measured."""
@@ -337,15 +361,30 @@ class Autotuner(Stock):  # type: ignore[misc]
                 full = {**driver.kernel.named, **driver.config.all_kwargs()}
                 self.pre_hook(full, reset_only=True)
 
-        # Stock Triton's file must have the timings of all configurations.
-        uses_stock_file = self.cache_results and self.options.measures_all
-        if not uses_stock_file:
+        file_key = self._key_of_file(key)
+        if file_key is None:
             tune()
-        elif self.check_disk_cache(key, driver.configs, tune):
-            driver.config = self.cache[key]
+        elif self.check_disk_cache(file_key, driver.configs, tune):
+            driver.config = self.cache[file_key]
             driver.timings = self.configs_timings
+        if file_key != key:  # Triton notes what it read under the file's key
+            self.cache.pop(file_key, None)
         self._notify_listener(key, driver)
         self._print_choice(key, driver)
+
+    def _key_of_file(self, key: Key) -> Key | None:
+        """Return the key of the file in Triton's cache that keeps the timings; None without one.
+
+        Stock Triton's file must have the timings of all configurations. If fewer are measured, the
+        store keeps them; without a store, a file of their own does.
+        """
+        if not self.cache_results or not key:
+            return None
+        if self.options.measures_all:
+            return key
+        return (
+            (*key, f"{PARTIAL_FILE} {self.options.budget}") if self.options.store is False else None
+        )
 
     def _benchmark_like_stock(self, driver: StalledCallDriver) -> None:
         """Measure like stock Triton, within the budget, after an error in Foretune."""

@@ -19,7 +19,7 @@ from foretune.tune.triton.candidate_features import CandidateFeatures
 from foretune.tune.triton.history import CallHistory
 from foretune.tune.triton.kernel import MAX_COMPILE_THREADS
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.prior import PriorFactory
+from foretune.tune.triton.prior import PriorFactory, expected_log_ratios
 
 
 class CallSearch:
@@ -62,8 +62,11 @@ class CallSearch:
 
         With ``budget="all"``, candidates come in the order of the list.
         """
+        default = self._history.candidates[0]
         if self._options.measures_all:
             proposed = self._not_asked()[:n]
+        elif self._options.include_default and default in self._not_asked():
+            proposed = [default]
         else:
             proposed = self.updated_searcher().ask(n)
         self._asked.update(proposed)
@@ -166,7 +169,7 @@ class CallSearch:
         # What an order expects is stored with each measurement: without the call, it cannot be
         # computed later.
         if prior is not None and not self._priors.predicts:
-            self._features.expect(candidates, prior.log_mean)
+            self._features.expect(candidates, expected_log_ratios(prior))
 
         seed = 0
         return OrderedSearcher(

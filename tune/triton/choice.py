@@ -37,7 +37,7 @@ class ChoiceRule:
 
     def suffices(self, stored: Choice) -> bool:
         """Whether a stored choice meets the options, and no measurement refutes it."""
-        if self._is_refuted(stored) or self._has_failed(stored):
+        if self.is_wrong(stored):
             return False
 
         # Every candidate was measured: nothing is left to do.
@@ -51,6 +51,10 @@ class ChoiceRule:
 
         # The budget is spent, so another search would measure nothing.
         return self._options.is_spent(stored.measured)
+
+    def is_wrong(self, stored: Choice) -> bool:
+        """Whether a stored choice failed later, or others were measured to be faster."""
+        return self._is_refuted(stored) or self._has_failed(stored)
 
     def choose_best(self, *, replacing: Choice | None) -> Choice:
         """Choose the best candidate and store the choice; see `store_choice`."""

@@ -49,6 +49,7 @@ def autotune(
     compile_limit_s: float = 60.0,
     buckets: Mapping[str, Sequence[int]] | None = None,
     strict: bool = False,
+    include_default: bool = False,
 ) -> Callable[[Any], Any]:
     """Tune a ``@triton.jit`` kernel by measuring only its most promising configurations.
 

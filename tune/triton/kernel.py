@@ -16,9 +16,10 @@ from foretune.collect.compiled.arguments import describe
 from foretune.errors import UsageError, require_known
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.parameters import is_descriptor, undecorated_kernel
+from foretune.tune.triton.parameters import is_descriptor
 from foretune.tune.triton.problem_key import Call, make_call, plain_value
 from foretune.tune.triton.runtime import active_driver, current_device_index
+from foretune.tune.triton.source_hash import callable_digest
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Parameters that every Triton kernel has; the others are constants of the kernel."""
@@ -42,11 +43,13 @@ class KernelCall:
 
     def to_call(self) -> Call:
         """Return the call as a problem."""
+        has_hook = getattr(self.tuner, "user_defined_pre_hook", False)
         call = make_call(
-            undecorated_kernel(self.tuner.fn),
+            self.tuner.fn,
             self.tuner.keys,
             self.named,
             self.options.bucket,
+            self.tuner.pre_hook if has_hook else None,
             **self.options.problem_tags,
         )
         return replace(call, function=self.tuner.fn)
@@ -106,8 +109,10 @@ def to_triton_configs(
 def to_configuration(config: triton.Config) -> Configuration:
     """Return ``config`` as a `Configuration`; values become numbers, text or their `repr`."""
     values = {n: plain_value(v) for n, v in config.all_kwargs().items() if v is not None}
-    if config.pre_hook is not None:  # the hook can change the launch
-        values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
+    if config.pre_hook is not None:
+        # The hook can change the launch. Hooks of one factory differ by what they captured.
+        name = getattr(config.pre_hook, "__qualname__", type(config.pre_hook).__qualname__)
+        values["pre_hook"] = f"{name} {callable_digest(config.pre_hook)}"
     return Configuration(values)
 
 

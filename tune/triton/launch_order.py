@@ -1,13 +1,20 @@
 """Orders the launches of a kernel that was never measured, using other kernels' runs.
 
-Boosted trees on the columns of `foretune.features.launches` rank the candidates of a problem
-(LambdaMART; Burges, MSR-TR-2010-82). They start from the analytic time, which therefore decides for
-unfamiliar launches. An isotonic curve, fitted to held-out kernels, maps scores to expected
-slow-downs. ``benchmarks/launch_training.py`` fits both.
+Three orders misjudge different kernels:
 
-The shipped model is a file of arrays that loads in milliseconds and needs only NumPy.
+- ``ranking``: boosted trees on the columns of `foretune.features.launches` rank the candidates of a
+  problem (LambdaMART; Burges, MSR-TR-2010-82). They start from the analytic time, which therefore
+  decides for unfamiliar launches.
+- ``sizes``: trees that rank by plain sizes and types, and know no analytic time.
+- ``analytic``: the analytic time alone.
+
+An isotonic curve for each, fitted to held-out kernels, maps its scores to expected slow-downs.
+``benchmarks/launch_training.py`` fits them.
+
+The shipped orders are a file of arrays that loads in milliseconds and needs only NumPy.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -20,10 +27,13 @@ from foretune.features.launches import LaunchFeatures
 from foretune.support.files import read_arrays, translate_read_errors
 
 SHIPPED = Path(__file__).parent / "shipped" / "launches.npz"
-SPREAD = 0.15
-"""Standard deviation of the smooth part of the log error (`foretune.search.ordered`). With this
-value, the expected loss covers the real loss of kernels left out of recorded tables, but not of
-GEMM and attention left out on an H100."""
+RANKING, SIZES, ANALYTIC = "ranking", "sizes", "analytic"
+"""Names of the orders, in the order of their turns."""
+SPREAD = 0.2
+"""Standard deviation of the smooth part of the log error (`foretune.search.ordered`)."""
+ERROR_FREEDOM = 2.5
+"""Degrees of freedom of the Student law of the errors: for some kernels, they are several times
+`SPREAD`. With both values, the promised loss covers the real one of kernels that were left out."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +63,40 @@ class RankingTrees:
 
 
 @dataclass(frozen=True)
-class LaunchOrder:
-    """Predicts slow-downs relative to the best candidate.
+class SlowdownCurve:
+    """Knots of a curve from scores, relative to the best candidate's, to log slow-downs."""
 
-    ``scores`` and ``ratios``: knots of the curve from relative scores to log slow-downs.
-    """
-
-    trees: RankingTrees
     scores: np.ndarray
     ratios: np.ndarray
 
-    def log_ratios(self, columns: LaunchFeatures) -> np.ndarray:
-        """Return the log of every candidate's expected slow-down."""
-        scores = launch_scores(self.trees, columns)
-        fits = columns.fits
+    def log_ratios(self, scores: np.ndarray, fits: np.ndarray) -> np.ndarray:
+        """Return the log slow-down of candidates against the best one that fits."""
         best_score = scores[fits].min() if fits.any() else scores.min()
         return np.interp(scores - best_score, self.scores, self.ratios)
+
+
+@dataclass(frozen=True)
+class LaunchOrders:
+    """Predicts slow-downs relative to the best candidate.
+
+    ``ranking`` and ``sizes`` are the trees of two orders, ``curves`` the curves of all by name.
+    """
+
+    ranking: RankingTrees
+    sizes: RankingTrees
+    curves: Mapping[str, SlowdownCurve]
+
+    def log_ratios(self, columns: LaunchFeatures) -> dict[str, np.ndarray]:
+        """Return the log of every candidate's expected slow-down, by order."""
+        scores = {
+            RANKING: ranking_scores(self.ranking, columns),
+            SIZES: size_scores(self.sizes, columns),
+            ANALYTIC: columns.analytic_log_time,
+        }
+        return {
+            name: self.curves[name].log_ratios(of_order, columns.fits)
+            for name, of_order in scores.items()
+        }
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -77,16 +105,44 @@ class LaunchOrder:
             arrays: dict[str, Any] = {}
             for name, array in read_arrays(path).items():
                 arrays[name] = array if array.ndim else array.item()
-            of_trees = {field.name: arrays.pop(field.name) for field in fields(RankingTrees)}
-            return cls(RankingTrees(**of_trees), **arrays)
+            trees = {
+                order: RankingTrees(**{f.name: arrays[f"{order}.{f.name}"] for f in _TREE_FIELDS})
+                for order in (RANKING, SIZES)
+            }
+            curves = {
+                order: SlowdownCurve(arrays[f"{order}.scores"], arrays[f"{order}.ratios"])
+                for order in (RANKING, SIZES, ANALYTIC)
+            }
+            return cls(trees[RANKING], trees[SIZES], curves)
+
+    def save(self, path: Path) -> None:
+        """Write to a file."""
+        arrays: dict[str, Any] = {}
+        for order, trees in ((RANKING, self.ranking), (SIZES, self.sizes)):
+            for field in _TREE_FIELDS:
+                array = np.asarray(getattr(trees, field.name))
+                is_long = array.dtype == np.int64
+                arrays[f"{order}.{field.name}"] = array.astype(np.int32) if is_long else array
+        for order, curve in self.curves.items():
+            arrays[f"{order}.scores"] = curve.scores
+            arrays[f"{order}.ratios"] = curve.ratios
+        np.savez_compressed(path, **arrays)
 
 
 @cache
-def shipped_order() -> LaunchOrder:
-    """Return the order shipped with Foretune."""
-    return LaunchOrder.load(SHIPPED)
+def shipped_orders() -> LaunchOrders:
+    """Return the orders shipped with Foretune."""
+    return LaunchOrders.load(SHIPPED)
 
 
-def launch_scores(trees: RankingTrees, columns: LaunchFeatures) -> np.ndarray:
-    """Return a score for each candidate; lower is better."""
+def ranking_scores(trees: RankingTrees, columns: LaunchFeatures) -> np.ndarray:
+    """Return a score for each candidate from the analytic time and trees; lower is better."""
     return columns.analytic_log_time - trees.scores(columns.values)
+
+
+def size_scores(trees: RankingTrees, columns: LaunchFeatures) -> np.ndarray:
+    """Return a score for each candidate from trees on plain sizes; lower is better."""
+    return -trees.scores(columns.sizes)
+
+
+_TREE_FIELDS = fields(RankingTrees)

@@ -79,7 +79,7 @@ def _record(
     if event["cache_hit"] or getattr(tuner, "nargs", None) is None or isinstance(tuner, Autotuner):
         return
     arguments = {**tuner.nargs, **caller.get("kwargs", {})}
-    call = make_call(event["fn"], tuner.keys, arguments)
+    call = make_call(tuner.fn, tuner.keys, arguments)
     timings = event["configs_timings"]
     measurements = [_measurement(call, config, timing) for config, timing in timings.items()]
     factory.cache_of(call).append(*measurements)

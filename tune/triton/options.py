@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from foretune.tune.triton.output_check import Reference
 
 Budget = int | Literal["auto", "all"]
-Mode = Literal["stall", "graph", "online"]
+Mode = Literal["stall", "graph", "online", "serve"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Options:
         mode: ``"stall"`` measures before the first call of a new problem returns. ``"graph"`` does
             too, but measures replays of a CUDA graph: back to back, with a warm cache, without the
             host. ``"online"`` measures real calls, one configuration per call. Choices are stored
-            per mode.
+            per mode. ``"serve"`` measures nothing: it takes the stored choice of ``"stall"``, else
+            the first configuration.
         objective: the quantity to minimize; energy needs a power meter.
         regret: expected regret below which measuring stops, e.g. 0.03 for 3 %.
         predictor: a trained predictor of this kernel, any model, or a name
@@ -49,6 +50,8 @@ class Options:
         compile_limit_s: time limit for compiling one configuration, seconds.
         buckets: key argument -> ascending upper bounds. A value counts as the smallest bound that
             is not below it; a value above all bounds counts as itself.
+        include_default: measure the first configuration of the list, too, within the budget, so
+            that the choice is never slower than what a program without tuning runs.
         strict: use recorded choices only, so that every run of a program uses the same ones; a
             call without one is an error.
     """
@@ -66,13 +69,14 @@ class Options:
     compile_limit_s: float = 60.0
     buckets: Mapping[str, Sequence[int]] | None = None
     strict: bool = False
+    include_default: bool = False
 
     def __post_init__(self) -> None:
         number = isinstance(self.budget, int) and not isinstance(self.budget, bool)
         if not (self.budget in ("auto", "all") or (number and int(self.budget) >= 0)):
             raise UsageError(f"budget is {self.budget!r}: give a number from 0 on, 'auto' or 'all'")
         if self.mode not in get_args(Mode):
-            raise UsageError(f"mode is {self.mode!r}: give 'stall', 'graph' or 'online'")
+            raise UsageError(f"mode is {self.mode!r}: give 'stall', 'graph', 'online' or 'serve'")
         _check_number("regret", self.regret, "a share such as 0.03", minimum=0.0)
         if self.seconds is not None:
             _check_number("seconds", self.seconds, "seconds such as 30", minimum=1e-3)
@@ -119,7 +123,8 @@ class Options:
     @cached_property
     def problem_tags(self) -> dict[str, str]:
         """Parameters of a problem that state how it was timed and compared."""
-        tags: dict[str, str] = {} if self.mode == "stall" else {"timed": self.mode}
+        is_plain = self.mode in ("stall", "serve")
+        tags: dict[str, str] = {} if is_plain else {"timed": self.mode}
         if self.reference is not None:
             from foretune.support.identity import source_hash_of_function
 

@@ -3,19 +3,23 @@
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import CodeType
 from typing import Any
 
 from foretune.errors import warn
 from foretune.support.lazy import require
 from foretune.tune.triton.decorator import autotune, is_disabled
+from foretune.tune.triton.options import Options
 
 KEPT = 4
 """Number of configurations that torch sees, besides the default, if the budget is not a number."""
 
 
-def patch_triton() -> "Patch":
+def patch_triton(**options: Any) -> "Patch":
     """Replace `triton.autotune` by `foretune.autotune` for kernels decorated from now on.
+
+    ``options`` are those of `foretune.tune.triton.Options`, for all of these kernels.
 
     Call it before importing the modules with the kernels. Classes that libraries derive from
     Triton's autotuner then derive from ours. It warns (`ForetuneWarning`) about classes that it
@@ -23,13 +27,13 @@ def patch_triton() -> "Patch":
     patch; call it to undo the replacement. Raises MissingExtra if Triton is not installed.
     """
     require("triton", "gpu", "patching Triton")
-    return Patch()
+    return Patch(options)
 
 
 class Patch:
     """A patched Triton; call it to undo the patch. ``unreached`` maps class names to reasons."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         import triton
         import triton.runtime
         import triton.runtime.autotuner
@@ -41,8 +45,10 @@ class Patch:
         self._before = triton.runtime.autotuner.autotune
         self._ours = Autotuner
         self._stock = triton.runtime.autotuner.Autotuner
+        self._options_before = Autotuner.default_options
+        Autotuner.default_options = Options(**options)
         for module in self._patched_modules:
-            module.autotune = autotune
+            module.autotune = partial(autotune, **options) if options else autotune
         for kind in self._stock.__subclasses__():
             if kind is not Autotuner:
                 self._warn_unreached(kind, "was derived from Triton's autotuner before the patch")
@@ -54,6 +60,7 @@ class Patch:
         for module in self._patched_modules:
             module.autotune = self._before
         self._undo_tracing()
+        self._ours.default_options = self._options_before
         if "__init_subclass__" in vars(self._stock):
             del self._stock.__init_subclass__
 

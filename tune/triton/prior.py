@@ -1,34 +1,45 @@
 """Prior of a call: a predictor, published tunings, or an order for the kind of kernel."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foretune.device import Device
 from foretune.errors import ForetuneError, warn
-from foretune.features.launches import launch_features
+from foretune.features.launches import LaunchFeatures, launch_features
 from foretune.measurement import Measurement
 from foretune.models.guides.guide import Guide
 from foretune.models.guides.request import PredictorRequest
 from foretune.search.encoding import KernelRuns
 from foretune.search.searcher import Prior
 from foretune.space import Configuration
-from foretune.tune.triton.launch_order import SPREAD, LaunchOrder, shipped_order
+from foretune.tune.triton.launch_order import (
+    ANALYTIC,
+    ERROR_FREEDOM,
+    RANKING,
+    SIZES,
+    SPREAD,
+    LaunchOrders,
+    shipped_orders,
+)
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.parameters import is_constant, triton_parameters, undecorated_kernel
 from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.published_kernels import popular_log_shares
-from foretune.tune.triton.row_order import ROW_SPREAD, row_log_ratios
+from foretune.tune.triton.row_order import RowLaunches, RowOrder, shipped_row_order
 from foretune.tune.triton.tiles import ShapeLaw, shape_law, tile_launches
+from foretune.tune.triton.tiles.launch import DEFAULT_STAGES
 
 if TYPE_CHECKING:
     from foretune.search.prior import PriorValues
 
 EXPECTED_LOG_RATIO = "expected_log_ratio"
-"""Key in `Measurement.static`: log time over the fastest candidate's, by the order. It is stored
-because it cannot be computed later without the call."""
+"""Key in `Measurement.static`: log time over the fastest candidate's, by the prior. It is stored
+because it cannot be computed later without the call. With a dot and the name of an order, it is
+that order's."""
 UNFIT_PROBABILITY = 0.02
 """Probability that a configuration runs although a rule says it exceeds shared memory."""
 SLOWDOWN_PER_LOG_VOTE = 0.05
@@ -49,10 +60,12 @@ class PriorFactory:
         source: str,
         device: Device,
         options: Options,
-        order: LaunchOrder | None = None,
+        orders: LaunchOrders | None = None,
+        row_order: RowOrder | None = None,
     ) -> None:
         self._device = device
-        self._order = order
+        self._orders = orders
+        self._row_order = row_order
         self._objective = options.parsed_objective
         self._guide: Guide | None = None
         self._laws: dict[Any, ShapeLaw | None] = {}
@@ -86,28 +99,33 @@ class PriorFactory:
     def _prior_by_order(self, call: Call, rows: KernelRuns) -> Prior | None:
         """Return the prior of a call without a predictor."""
         law = self._law(call, rows.configs)
-        launches = tile_launches(call, rows.configs, law)
-        p_valid = np.ones(len(rows))
-        log_ratios = None
-        if launches is not None:
-            features = launch_features(launches, self._device)
-            p_valid = np.where(features.fits, 1.0, UNFIT_PROBABILITY)
-            order = self._order or shipped_order()
-            log_ratios = order.log_ratios(features)
+        tiles = tile_launches(call, rows.configs, law)
+        prior = None
+        if tiles is not None:
+            features = launch_features(tiles, self._device)
+            prior = launch_prior(features, self._orders or shipped_orders())
+            prior = replace(prior, log_mean_of=self._log_mean_of)
 
-        # Published tunings replace the order of launches, which adds nothing to them.
+        # Published tunings replace the orders of launches, which add nothing to them.
         log_shares = popular_log_shares(call, rows.configs)
         if log_shares is not None:
-            log_ratios = SLOWDOWN_PER_LOG_VOTE * (log_shares.max() - log_shares)
-        if log_ratios is not None:
-            return Prior(log_ratios, SPREAD, p_valid, log_mean_of=self._log_mean_of)
-
-        # A kernel without a product of tiles: its rule is rough, and has many ties.
-        if law is not None:
-            log_ratios = row_log_ratios(law, rows)
+            p_valid = np.ones(len(rows)) if prior is None else prior.p_valid
             return Prior(
-                log_ratios, ROW_SPREAD, p_valid, log_mean_of=self._log_mean_of, ranks=False
+                SLOWDOWN_PER_LOG_VOTE * (log_shares.max() - log_shares),
+                SPREAD,
+                p_valid,
+                log_mean_of=self._log_mean_of,
+                error_freedom=ERROR_FREEDOM,
             )
+        if prior is not None:
+            return prior
+
+        # A kernel without a product of tiles.
+        if law is not None:
+            launches = row_launches(call, rows, law)
+            row_order = self._row_order or shipped_row_order()
+            prior = row_order.prior(launches, self._device)
+            return replace(prior, log_mean_of=self._log_mean_of)
         return None
 
     def _law(self, call: Call, configs: Sequence[Configuration]) -> ShapeLaw | None:
@@ -144,3 +162,46 @@ class PriorFactory:
             self._guide = None
             warn(f"the shipped predictor is not used: {e}")
             return None
+
+
+def row_launches(call: Call, rows: KernelRuns, law: ShapeLaw) -> RowLaunches:
+    """Return the launches of the candidates of a kernel without a product."""
+    configs = rows.configs
+    return RowLaunches(
+        elements=np.array([law.elements(config) for config in configs]),
+        warps=rows.warps,
+        stages=np.array([float(config.get("num_stages", DEFAULT_STAGES)) for config in configs]),
+        programs=np.array([call.programs(config) for config in configs]),
+    )
+
+
+def launch_prior(features: LaunchFeatures, orders: LaunchOrders) -> Prior:
+    """Return the prior of the launches of tiles: three orders, and their mean."""
+    log_ratios = orders.log_ratios(features)
+    return Prior(
+        np.mean(list(log_ratios.values()), axis=0),
+        SPREAD,
+        p_valid=np.where(features.fits, 1.0, UNFIT_PROBABILITY),
+        orders=log_ratios,
+        orders_of=stored_orders,
+        error_freedom=ERROR_FREEDOM,
+    )
+
+
+def stored_orders(measurements: Sequence[Measurement]) -> dict[str, np.ndarray]:
+    """Return what each order of launches said of measurements; NaN if it is not stored."""
+    return {
+        name: np.array([m.static.get(order_key(name), np.nan) for m in measurements])
+        for name in (RANKING, SIZES, ANALYTIC)
+    }
+
+
+def expected_log_ratios(prior: Prior) -> Mapping[str, np.ndarray]:
+    """Return what to store with measurements: key of `Measurement.static` -> log ratios."""
+    of_orders = {order_key(name): log_ratios for name, log_ratios in prior.orders.items()}
+    return {EXPECTED_LOG_RATIO: prior.log_mean, **of_orders}
+
+
+def order_key(name: str) -> str:
+    """Return the key in `Measurement.static` of what an order expects."""
+    return f"{EXPECTED_LOG_RATIO}.{name}"

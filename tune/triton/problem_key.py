@@ -18,10 +18,11 @@ from foretune.tune.triton.parameters import (
     is_constant,
     specializes,
     triton_parameters,
+    undecorated_kernel,
     underlying_tensor,
 )
 from foretune.tune.triton.runtime import current_device_index, device_at
-from foretune.tune.triton.source_hash import source_hash
+from foretune.tune.triton.source_hash import decorated_hash
 from foretune.values import Value
 
 
@@ -90,18 +91,22 @@ def make_call(
     keys: Sequence[str],
     named: Mapping[str, Any],
     bucket: Callable[[str, Any], Any] | None = None,
+    hook: Callable[..., Any] | None = None,
     **tags: str,
 ) -> Call:
-    """Return a call of the undecorated kernel ``function``; see `problem_from_arguments`.
+    """Return a call of a kernel; see `problem_from_arguments`.
 
-    ``named`` has the arguments by name, and ``grid``; other entries are ignored. ``tags`` are
+    ``function`` is the kernel, which heuristics may decorate. ``named`` has the arguments by name,
+    and ``grid``; other entries are ignored. ``hook`` is the user's hook of the tuner. ``tags`` are
     further parameters of the problem (`Options.problem_tags`).
     """
+    source = decorated_hash(function, hook)
+    function = undecorated_kernel(function)
     arguments = {name: value for name, value in named.items() if name in function.arg_names}
     problem = problem_from_arguments(function, keys, arguments, bucket)
     return Call(
         kernel=function.__name__,
-        source=source_hash(function),
+        source=source,
         problem=Problem(problem, **tags),
         arguments=arguments,
         device=device_at(current_device_index()),

@@ -1,18 +1,28 @@
 """The identity of a Triton kernel: the hash of its code and all that it calls.
 
-Stored measurements are found by this hash, so a change here loses those of all users.
+The functions of ``@triton.heuristics`` set constants of the kernel, and a tuner's hook may change
+its arguments: they count, too. Stored measurements are found by this hash, so a change here loses
+those of all users.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import triton
+from triton.runtime.jit import JITFunction
+
+from foretune.errors import warn
 from foretune.support.code_hash import function_code
+from foretune.support.identity import identify, unique_digest
 
 HASH_DIGITS = 16
 """Hexadecimal digits of a hash."""
+MAX_CALLABLES = 1024
+"""Number of hooks and heuristics whose digests are kept."""
 _HASHES: "WeakKeyDictionary[FunctionType, str]" = WeakKeyDictionary()
 
 
@@ -29,6 +39,43 @@ def source_hash(function: Any) -> str:
     return _HASHES[python]
 
 
+def decorated_hash(function: Any, hook: Callable[..., Any] | None = None) -> str:
+    """Return the hash of a kernel, of the heuristics around it, and of a tuner's ``hook``.
+
+    Without heuristics and a hook, it is the `source_hash` of the kernel.
+    """
+    around = []
+    while not isinstance(function, JITFunction) and hasattr(getattr(function, "fn", None), "fn"):
+        heuristics = getattr(function, "values", None)
+        if isinstance(heuristics, dict):
+            around += [f"{name}: {callable_digest(f)}" for name, f in sorted(heuristics.items())]
+        function = function.fn
+    if hook is not None:
+        around.append(f"hook: {callable_digest(hook)}")
+    if not around:
+        return source_hash(function)
+    text = "\n".join([source_hash(function), *around])
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+
+
+@lru_cache(maxsize=MAX_CALLABLES)
+def callable_digest(function: Callable[..., Any]) -> str:
+    """Return the digest of a function's code and of all that it reads, such as its closure.
+
+    If something cannot be read, a warning says so, and no other process has the same digest.
+    """
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    found = identify(function, owner=name)
+    if not found.unreadable:
+        return found.digest
+    warn(
+        f"results with {name} are not reused: {', '.join(found.unreadable)} cannot be read; let it "
+        "read numbers, texts and arrays only",
+        stacklevel=3,
+    )
+    return unique_digest()
+
+
 def _source_parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
     """Yield the code and constants that ``python`` depends on."""
     seen.add(python)
@@ -42,8 +89,15 @@ def _source_parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str
             continue
 
         constant = getattr(value, "value", value)  # also of a `tl.constexpr`
-        if isinstance(constant, (bool, int, float, str)):
+        if _is_constant(constant):
             yield f"{name} = {constant!r}"
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a kernel may use a global value: a number, text, Triton type, or several of them."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_constant, value))
+    return isinstance(value, bool | int | float | str | triton.language.dtype)
 
 
 def _references(python: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -95,6 +95,14 @@ class StalledCallDriver:
                 return None
         return self.triton_configs[stored.config]
 
+    def stored_choice(self) -> triton.Config | None:
+        """Return the stored choice, whatever its regret; None if a measurement refutes it."""
+        with self.lock:
+            stored = self.tuner.rule.stored_choice()
+            if stored is None or self.tuner.rule.is_wrong(stored):
+                return None
+        return self.triton_configs[stored.config]
+
     def predicted_best(self) -> triton.Config:
         """Return the incumbent, else the candidate predicted to be fastest."""
         with self.lock:

@@ -37,9 +37,14 @@ def warm_up(calls: Iterable[RecordedCall], store: str | None = None) -> Iterator
     device = "cpu" if is_interpreted() else triton.runtime.driver.active.get_active_torch_device()
     for call in calls:
         kernel = _load_decorated(call.kernel)
-        if store not in (None, kernel.options.store):
-            kernel.options = dataclasses.replace(kernel.options, store=store)
-            kernel.tuner_factory = CallTunerFactory(kernel.options)
+        options = kernel.options
+        if store is not None:
+            options = dataclasses.replace(options, store=store)
+        if options.mode == "serve":  # the server measures nothing: this is the time to measure
+            options = dataclasses.replace(options, mode="stall")
+        if options != kernel.options:
+            kernel.options = options
+            kernel.tuner_factory = CallTunerFactory(options)
         yield _warm_up_one(kernel, call, device)
 
 
@@ -95,5 +100,8 @@ def _load_decorated(reference: str) -> Autotuner:
     while not isinstance(kernel, Autotuner) and hasattr(kernel, "fn"):
         kernel = kernel.fn
     if not isinstance(kernel, Autotuner):
-        raise UsageError(f"{reference} is not decorated with foretune.autotune: nothing to choose")
+        raise UsageError(
+            f"{reference} is not decorated with foretune.autotune: nothing to choose. If a library "
+            "decorates it with triton.autotune, set FORETUNE_TRITON=4"
+        )
     return kernel

@@ -20,6 +20,9 @@ DECODE_PORT = 8200
 MAX_CAPTURED_REQUESTS = 512
 """Largest decode batch captured as a CUDA graph, as the engines do by default."""
 
+CPU_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+"""Format of weights that a CPU multiplies -> torch's name."""
+
 Role = Literal["", "producer", "consumer"]
 """What a server does with caches: prefill workers produce them, decode workers consume them."""
 
@@ -73,6 +76,8 @@ def cache_name(deployment: Deployment, engine: str) -> str:
     cache = deployment.formats.kv
     if cache == "bf16" and deployment.model.kv_format == "bf16":
         return ""
+    if deployment.system.device.kind == "cpu" and cache in CPU_DTYPES:
+        return ""  # as the activations
     return ENGINES[engine]["caches"][cache]
 
 

@@ -2,9 +2,10 @@
 
 from math import ceil
 
-from foretune.plan.cost.memory import USABLE_SHARE
+from foretune.plan.cost.memory import GIB, USABLE_SHARE
 from foretune.plan.describe.layout import Speculation
 from foretune.plan.serve.commands.server import (
+    CPU_DTYPES,
     EngineCommands,
     Server,
     above_one,
@@ -16,6 +17,8 @@ from foretune.plan.serve.commands.server import (
 )
 from foretune.plan.serve.deployments.deployment import Deployment
 
+CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+CPU_THREADS_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
 SIDE_CHANNEL_PORT = 5600
 """First port of the cache transfer; each server and each of its DP ranks needs a port."""
 
@@ -29,6 +32,8 @@ def vllm_commands(
     for server in servers(deployment):
         flags = _flags(deployment, server, quantization, replicas_per_server)
         environment = [f"VLLM_NIXL_SIDE_CHANNEL_PORT={side_port}"] if server.role else []
+        if deployment.system.device.kind == "cpu":
+            environment += cpu_environment(deployment, server.requests)
         commands.append([*environment, "vllm", "serve", checkpoint, *flag_words(flags)])
         side_port += server.layout.dp
     return EngineCommands(commands, files={})
@@ -40,6 +45,19 @@ def replicas_per_server(deployment: Deployment, replicas: int) -> int:
         return 1
     max_replicas = deployment.system.gpus_per_node // deployment.layout.gpus
     return max((n for n in range(1, max_replicas + 1) if replicas % n == 0), default=1)
+
+
+def cpu_environment(deployment: Deployment, requests: float) -> list[str]:
+    """Return the variables of vLLM's CPU engine: GiB of its cache, and the cores of its threads.
+
+    Without them, it takes half of the memory, and leaves a core idle.
+    """
+    cache_gib = max(ceil(float(deployment.memory(requests).kv_cache) / GIB), 1)
+    words = [f"{CPU_CACHE_VARIABLE}={cache_gib}"]
+    cores = int(deployment.system.device.specs.get("cores", 0))
+    if cores:
+        words.append(f"{CPU_THREADS_VARIABLE}=0-{cores - 1}")
+    return words
 
 
 def _flags(
@@ -75,7 +93,10 @@ def _flags(
     if deployment.speculation:
         flags["--speculative-config"] = compact_json(_drafting(deployment.speculation))
     flags["--max-model-len"] = deployment.longest_context
-    flags["--gpu-memory-utilization"] = f"{USABLE_SHARE:g}"
+    if deployment.system.device.kind == "cpu":
+        flags["--dtype"] = CPU_DTYPES.get(deployment.formats.weights, "")
+    else:
+        flags["--gpu-memory-utilization"] = f"{USABLE_SHARE:g}"
     flags["--port"] = server.port
     if server.role:
         transfer = {"kv_connector": "NixlConnector", "kv_role": f"kv_{server.role}"}

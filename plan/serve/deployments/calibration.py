@@ -1,7 +1,7 @@
 """Corrects latencies with a few measurements of the user's own stack.
 
-The lines of a stack are results of ``vllm bench serve --save-result`` or
-``sglang.bench_serving``. Their errors condition a grouped Gaussian process, which determines how
+The lines of a stack are results of ``vllm bench serve --save-result``, ``sglang.bench_serving`` or
+one of `benchmark_reports`. Their errors condition a grouped Gaussian process, which determines how
 far each candidate shares them.
 """
 
@@ -20,6 +20,7 @@ from foretune.plan.describe.formats import Formats, checkpoint_formats
 from foretune.plan.describe.layout import Layout, Workload, illegal_because
 from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.benchmark_reports import lines_of
 from foretune.plan.serve.deployments.correction import LatencyPredictor, fit_error_processes
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.deployment_steps import StepTimers
@@ -123,12 +124,10 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             text = text[end:].lstrip()
         if not lines or not all(isinstance(line, dict) for line in lines):
             raise ValueError("no JSON objects")
-    if "benchmarks" in lines[0]:
-        raise UsageError(
-            f"--calibrate {path} is a report of GuideLLM: give results of vllm bench serve "
-            "--save-result, or of sglang.bench_serving"
-        )
-    return lines
+    read = [line for document in lines for line in lines_of(document, path)]
+    if not read:
+        raise UsageError(f"--calibrate {path} has no benchmark: give a report of a finished run")
+    return read
 
 
 def _deployment(

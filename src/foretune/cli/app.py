@@ -16,8 +16,10 @@ from foretune.cli import (
     collect,
     doctor,
     export,
+    gate,
     importing,
     judge,
+    mcp,
     plan,
     predict,
     predictors,
@@ -43,7 +45,7 @@ HELP = """Predict before you measure, verify before you trust.
   foretune plan MODEL --system …    plan the deployment of a language model
 """
 PANELS = {
-    "Tune": ("tune", "campaign", "judge", "replay"),
+    "Tune": ("tune", "campaign", "judge", "gate", "replay", "mcp"),
     "Tune Triton kernels": ("inspect", "warm-up"),
     "Learn": ("collect", "import", "train", "evaluate", "predict", "calibrate"),
     "Plan": ("plan",),
@@ -55,6 +57,7 @@ FIRST_COMMANDS = (
     "tune",
     "campaign",
     "judge",
+    "gate",
     "collect",
     "train",
     "predict",
@@ -124,7 +127,9 @@ app = typer.Typer(
 _COMMANDS = (
     campaign.campaign,
     judge.judge,
+    gate.gate,
     replay.replay,
+    mcp.mcp,
     triton.inspect,
     triton.warm_up,
     collect.collect,

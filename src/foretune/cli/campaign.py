@@ -12,8 +12,8 @@ from foretune.cli.carbon import CARBON, check_carbon, launch_energies, show_carb
 from foretune.cli.output import METRIC_COLUMNS, Output, format_config, metric_rows
 from foretune.errors import require_known
 from foretune.objective import Objective
-from foretune.problem import Problem, shared_values
-from foretune.registry import load
+from foretune.problem import Problem, shared_values, shown_values
+from foretune.registry import load, registered
 from foretune.support.console import progress_bar
 from foretune.support.lazy import require
 from foretune.values import short_number
@@ -63,10 +63,15 @@ def campaign(
     if report is not None or track is not None:
         _revisit(output, report, track)
         return
+    # What can be wrong with the line is checked before imports that take seconds.
+    chosen = options.read_kernel(kernel)
+    parsed_objective = Objective.parse(objective)
+    stop = options.parse_budget(budget)
+    require_known("model", model, registered("models"))
+    require_known("searcher", searcher, registered("searchers"))
+
     from foretune.tune.campaign.campaign import PRESETS, run_campaign
 
-    chosen = options.read_kernel(kernel)
-    parsed_objective, stop = Objective.parse(objective), options.parse_budget(budget)
     search: SearchOptions = {**root.search, **stop, "searcher": searcher}
     require_known("preset", preset, PRESETS)
     load("models", model)
@@ -87,7 +92,7 @@ def campaign(
             out=out,
             **search,
         )
-    _show(output, done)
+    _show(output, done, kernel)
     emitted = show_carbon(output, carbon, launch_energies(list(done.results)), "launches")
     output.result({**done.summary(), **emitted})
 
@@ -111,10 +116,12 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     unit = results[0].objective.unit
     shared = shared_values([r.problem for r in results])
     varying = [{k: v for k, v in r.problem.items() if k not in shared} for r in results]
-    named = [(format_config(own), r) for own, r in zip(varying, results, strict=True)]
+    named = [(format_config(shown_values(own)), r) for own, r in zip(varying, results, strict=True)]
     rows = []
     for name, r in named:
         gain = r.winner.ratio_text if r.verified else r.verdict.replace("_", " ")
+        if r.busy_win is not None:
+            gain = f"{r.busy_win.ratio_text} while busy"
         versus_library = "–" if r.versus_library is None else r.versus_library.ratio_text
         times = [short_number(c.value) for c in (r.baseline, r.winner)]
         rows.append([name, *times, gain, versus_library])
@@ -122,31 +129,57 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     if library := next((r.library for r in results if r.library), None):
         columns.append(f"vs {library.name}")
     rows = [row[: len(columns)] for row in rows]
-    title = " ".join([results[0].kernel, str(Problem(shared)), "on", results[0].device])
+    title = " ".join([results[0].kernel, Problem(shared).shown, "on", results[0].device])
     output.table(title.replace("  ", " "), columns, rows)
     open_ones = [(name, r) for name, r in named if r.verdict == "inconclusive"]
     for name, r in open_ones:
         if len(results) > 1:
             output.say(f"{name}:")
         output.say(r.explanation)
-        if r.noise.disturbed:
+        if r.noise.disturbed and r.busy_win is None:
             output.say(r.noise.disturbed)
     if open_ones:
         output.say(SETTLE_ADVICE)
 
+    # Load is said beside wins, too: the one that had most of it speaks for all.
+    decided = [r.noise for _, r in named if r.verdict != "inconclusive" and r.noise.disturbed]
+    if decided:
+        most = max(decided, key=lambda noise: noise.others)
+        output.say(f"verified while {most.disturbed}; --wait-quiet SECONDS waits")
 
-def _show(output: Output, done: "Campaign") -> None:
+
+def _show(output: Output, done: "Campaign", kernel: str) -> None:
+    """Print the campaign; ``kernel`` is its name on the command line."""
     if weak := done.training.validation.weakness:
         output.say(weak)
     for target, scores in done.training.scores.items():
         output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(scores))
     output.say(f"{done.training.validation}\n")
     show_results(output, list(done.results))
-    output.say(f"\nreport   {done.report}")
-    output.say(f"         predictor: {done.mlflow_model or done.folder}")
+    output.say(f"\n{done.headline}")
+    output.say(f"report     {done.report}")
+    output.say(f"predictor  {done.folder}")
+    if done.mlflow_model:
+        output.say(f"           {done.mlflow_model}")
     if done.mlflow_uri is not None:
-        output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
+        output.say(f"MLflow     {done.mlflow_uri}, run {done.mlflow_run_id}")
         if not done.mlflow_uri.startswith("http"):
             how = f"mlflow ui --backend-store-uri {done.mlflow_uri}"
-            output.say(f"         view it with: {how}{'' if find_spec('flask') else NEEDS_UI}")
-    output.say(f"took     {done.seconds:.0f} s")
+            output.say(f"           view it with: {how}{'' if find_spec('flask') else NEEDS_UI}")
+    output.say(f"took       {done.seconds:.0f} s")
+    output.say(f"next       {_next_command(done, kernel)}")
+
+
+def _next_command(done: "Campaign", kernel: str) -> str:
+    """Return the command that goes on with what the campaign learned.
+
+    It settles the first problem without a verdict; else it tunes a problem of the user's.
+    """
+    open_problem = next((r.problem for r in done.results if r.verdict == "inconclusive"), None)
+    if open_problem is not None:
+        return (
+            f"foretune tune {kernel} --problem {open_problem.shown} --predictor {done.folder} "
+            "--wait-quiet 600 --verify-seconds 120"
+        )
+    sizes = ",".join(f"{name}=…" for name in done.results[0].problem)
+    return f"foretune tune {kernel} --problem {sizes} --predictor {done.folder}"

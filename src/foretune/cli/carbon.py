@@ -43,7 +43,7 @@ def launch_energies(results: "list[TuneResult]") -> dict[str, float]:
     found = {}
     for result in results:
         for contender in (result.baseline, result.winner):
-            name = f"{result.problem} {'default' if contender is result.baseline else 'best'}"
+            name = f"{result.problem.shown} {'default' if contender is result.baseline else 'best'}"
             steps = [s.time_ms * s.power_w for s in result.trace if s.config == contender.config]
             found[name] = next((mj for mj in reversed(steps) if math.isfinite(mj)), math.nan)
     return found

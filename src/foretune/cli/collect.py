@@ -49,7 +49,7 @@ def collect(
         "", "Formats of weights, bf16,fp8. Default: all that torch and the device support."
     ),
     tokens: str = _operator_option(
-        "1..8192", "Tokens of a step: 1,64,4096, or 1..8192 (doubling)."
+        "1..8192:x2", "Tokens of a step: 1,64,4096, or 1..8192:x2 (each twice the last)."
     ),
     minutes: float = _operator_option(10.0, "Start no operator after this many minutes."),
     batch: str = networks.BATCHES,

@@ -1,6 +1,7 @@
 """Commands, their short and full help, and where a program stands on a line."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,16 +9,19 @@ import typer
 from typer.core import TyperCommand
 
 HELP_ALL = "--help-all"
+LIST_TYPE = re.compile(r"<list\[(\w+)\]>")
+"""The type of a repeatable option in a help."""
 FIRST: Mapping[str, tuple[str, ...]] = {
     "tune": ("problem", "param", "arg", "budget", "predictor", "export"),
     "campaign": ("preset", "problem", "budget", "predictor", "out", "report"),
     "judge": ("problem", "inputs", "beside", "tolerance"),
+    "gate": ("base", "head", "install", "budget", "relevant", "compare", "strict", "markdown"),
     "replay": ("searcher", "budget", "repeats", "prior", "plot"),
     "collect": ("problems", "configs", "device", "out"),
     "train": ("target", "map_", "sizes", "validate", "out"),
     "predict": ("problem", "top", "explain", "config", "objective"),
     "calibrate": ("kernel", "choose", "out"),
-    "inspect": ("arg", "config", "target"),
+    "inspect": ("arg", "config", "target", "all_gpus"),
     "store": ("problem", "export", "merge", "forget"),
     "export": ("kernel", "out", "optuna", "max_configs"),
     "plan serve": ("system", "gpus", "isl", "osl", "goal", "ttft", "tpot", "out"),
@@ -29,6 +33,11 @@ FIRST: Mapping[str, tuple[str, ...]] = {
 
 class Command(TyperCommand):
     """A command with short and with full help."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        for parameter in self.params:
+            _name_type_of_one_value(parameter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Treat ``--help-all`` as ``--help`` with all options."""
@@ -61,6 +70,21 @@ class Command(TyperCommand):
         with formatter.indentation():
             more = f"; {HELP_ALL} shows more" if rest else ""
             formatter.write_text(f"Also: --json, --seed, --store, --wait-quiet, --debug{more}.")
+
+
+def _name_type_of_one_value(parameter: Any) -> None:
+    """Let the help name the type of one value: ``<path>``, not ``<list[Path]>``.
+
+    Releases of Typer that name it in another way are left alone.
+    """
+    display_type = getattr(parameter, "display_type", None)
+    if display_type is None:
+        return
+
+    def named(context: Any) -> str:
+        return LIST_TYPE.sub(lambda found: f"<{found[1].lower()}>", display_type(context))
+
+    parameter.display_type = named
 
 
 EPILOG = "Also: --json, --seed, --store, --wait-quiet and --debug; see 'foretune --help'."

@@ -15,6 +15,7 @@ from foretune.device import Device, known_devices
 from foretune.errors import ForetuneError
 from foretune.redaction import redact
 from foretune.registry import TRITON_PREFIX, get_kernel, registered
+from foretune.values import short_number
 
 
 def doctor(
@@ -47,8 +48,9 @@ def doctor(
 def _show_devices(output: Output, devices: "Sequence[Device]") -> list[dict[str, Any]]:
     for device in devices:
         output.say(f"{device.name} ({device.kind}, {device.architecture})")
-        specs = ", ".join(f"{k} {v:,.6g}" for k, v in device.specs.items())
-        output.say(f"  {specs}\n  source: {device.source}")
+        specs = ", ".join(f"{name} {short_number(v)}" for name, v in device.specs.items())
+        output.say(f"  {specs}", wrapped=True)
+        output.say(f"  source: {device.source}", wrapped=True)
     return [{k: v for k, v in vars(device).items() if k != "index"} for device in devices]
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import options, run_files
 from foretune.cli.output import Output
 from foretune.errors import UsageError, require_known
 from foretune.support.console import progress_bar
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.datasets.catalog import DatasetCard
+    from foretune.datasets.text_tables import Dialect
 
 
 def import_(
@@ -54,9 +55,7 @@ def import_(
         given = {"FILES": files, "--format": format, "--out": out}
         missing = ", ".join(name for name, value in given.items() if not value)
         raise UsageError(f"give {missing} too; --shipped lists Foretune's own tables")
-    if separator == "\\t":
-        separator = "\t"
-    dialect = {"separator": separator or None, "decimal": decimal or None}
+    dialect = run_files.dialect(separator, decimal)
     _import_files(output, files, format, out, (kernel, device), map_, dialect)
 
 
@@ -67,7 +66,7 @@ def _import_files(
     out: Path,
     names: tuple[str, str],
     maps: list[str],
-    dialect: dict[str, str | None],
+    dialect: "Dialect",
 ) -> None:
     from foretune.datasets.importers import FORMATS, import_runs
     from foretune.datasets.importers.columns import as_number
@@ -87,8 +86,8 @@ def _import_files(
             device=device or None,
             mapping=mapping,
             constants=constants,
-            separator=dialect["separator"],
-            decimal=dialect["decimal"],
+            separator=dialect.separator,
+            decimal=dialect.decimal,
             progress=progress,
         )
     rows, rejected = len(imported.runs), sum(imported.rejected.values())

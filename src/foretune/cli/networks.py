@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from foretune.cli.knob_values import parse_values
 from foretune.cli.output import Output, format_config
 from foretune.device import available_cores
 from foretune.errors import UsageError
@@ -32,23 +33,14 @@ Variant = tuple[int | None, int]  # batch size (None: the graph's) and number of
 
 
 def parse_sizes(text: str, option: str) -> list[int]:
-    """Parse ``1,64,4096`` or ``1..8192`` (doubling) into ascending sizes."""
-    sizes: list[int] = []
-    for part in text.split(","):
-        first, dots, last = part.partition("..")
-        try:
-            low, high = int(first), int(last if dots else first)
-        except ValueError as e:
-            raise UsageError(f"{option} {text}: write sizes like 1,64,4096 or 1..8192") from e
-        if not 1 <= low <= high <= MAX_SIZE:
-            raise UsageError(f"{option} {text}: give ascending sizes between 1 and {MAX_SIZE}")
-        sizes += doubling(low, high)
+    """Parse ``1,64,4096`` or ``1..8192:x2`` (see `parse_range`) into ascending sizes."""
+    values = parse_values(text)
+    sizes = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    if len(sizes) < len(values):
+        raise UsageError(f"{option} {text}: write sizes like 1,64,4096 or 1..8192:x2")
+    if not all(1 <= size <= MAX_SIZE for size in sizes):
+        raise UsageError(f"{option} {text}: give sizes between 1 and {MAX_SIZE}")
     return sorted(set(sizes))
-
-
-def doubling(low: int, high: int) -> list[int]:
-    """Return ``low``, twice that, and so on up to ``high``."""
-    return [low << i for i in range((high // low).bit_length())]
 
 
 def parse_variants(batch: str, threads: str) -> list[Variant]:

@@ -20,6 +20,10 @@ _STDOUT: ContextVar[TextIO | None] = ContextVar("_STDOUT", default=None)
 """Where the JSON object goes; None is sys.stdout."""
 
 
+JSON_SCHEMA_VERSION = 1
+"""Grows if a key of a JSON output goes away, or changes its type, unit or meaning: docs/json.md."""
+
+
 @contextmanager
 def only_results_to_stdout() -> Iterator[None]:
     """Redirect other output to stderr, such as that of a user's module at its import."""
@@ -56,7 +60,8 @@ class Output:
     def result(self, data: Any) -> None:
         """Print a mapping or dataclass as the JSON object, if ``--json`` was given."""
         if self.as_json:
-            print(json.dumps(plain(data, as_json=True)), file=_STDOUT.get())
+            content = {"schema_version": JSON_SCHEMA_VERSION, **plain(data, as_json=True)}
+            print(json.dumps(content), file=_STDOUT.get())
 
 
 def format_config(config: Mapping[str, Any]) -> str:

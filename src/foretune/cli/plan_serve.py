@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options, plan_options
+from foretune.cli import options, plan_options, plan_prove
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
 from foretune.cli.plan_request import Load, check_required, parse_load, parse_request
@@ -108,17 +108,52 @@ def serve(
     kubernetes: Path = KUBERNETES,
     top: int = plan_options.TOP,
     carbon: float | None = CARBON,
+    prove: bool = plan_prove.PROVE,
+    command: str = plan_prove.COMMAND,
+    url: str = plan_prove.URL,
+    ssh: str = plan_prove.SSH,
+    server_args: str = plan_prove.SERVER_ARGS,
+    flags: list[str] = plan_prove.FLAGS,
+    loads: str = plan_prove.LOADS,
+    starts: int = plan_prove.STARTS,
+    pairs: int = plan_prove.PAIRS,
+    prove_seconds: float | None = plan_prove.SECONDS,
+    repeats: int = plan_prove.REPEATS,
+    start_limit: float = plan_prove.START_LIMIT,
 ) -> None:
     """Predict every way to serve a model on the given GPUs, and show the Pareto front.
 
     Operator times come from --operators, else from the package aiconfigurator-core (extra 'llm'),
-    else from rooflines.
+    else from rooflines. With --prove, the best plan's server is started, loaded and compared.
     """
+    proving = plan_prove.ProveOptions(
+        prove=prove,
+        command=command,
+        url=url,
+        ssh=ssh,
+        server_args=server_args,
+        flags=flags,
+        loads=loads,
+        starts=starts,
+        pairs=pairs,
+        seconds=prove_seconds,
+        repeats=repeats,
+        start_limit=start_limit,
+    )
+    requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
+    proving.check(requirements)
     load = parse_load(trace, isl=isl, osl=osl, prefix=prefix)
     check_required(
         model,
         {"--system": system, "--gpus": gpus, "--isl": load.isl, "--osl": load.osl, "--top": top},
     )
+    if prove and rate is not None and loads:
+        raise UsageError("requests arrive at --rate: leave --loads out")
+    if prove and (pools or speculative or load.trace is not None):
+        raise UsageError(
+            "--prove starts one server for requests of one length: leave --pools, --speculative "
+            "and --trace out"
+        )
     if pools and kubernetes:
         raise UsageError("a manifest is written for one pool: leave --pools out")
     check_carbon(carbon)
@@ -129,7 +164,7 @@ def serve(
         gpus=gpus,
         load=load,
         backend=backend,
-        requirements=plan_options.parse_limits(limit, ttft, tpot, goal),
+        requirements=requirements,
         formats=formats,
         rate=rate,
         pools=pools,
@@ -138,7 +173,8 @@ def serve(
         qualities=qualities,
     )
 
-    output = Output(options.root_options(context).as_json)
+    root = options.root_options(context)
+    output = Output(root.as_json)
     clocks, _ = plan_options.load_operator_clocks(operators)
     latencies = _measured_latencies(
         request, clocks, output, table=measured, calibration_lines=calibrate
@@ -147,7 +183,16 @@ def serve(
 
     show(answered, output, top=top)
     emissions = _show_emissions(answered, output, per_kwh=carbon)
-    save(answered, output, emissions=emissions, out=out, kubernetes=kubernetes)
+    results: dict[str, Any] = {}
+    try:
+        save(answered, output, results, emissions=emissions, out=out, kubernetes=kubernetes)
+        if prove:
+            results["proof"] = plan_prove.prove_answer(
+                answered, latencies, proving, output, root, out=out
+            )
+    finally:  # a plan is answered even if a file cannot be written, or its proof fails
+        if results:
+            output.result(results)
 
 
 @dataclass(frozen=True)
@@ -248,16 +293,17 @@ def show(answered: Answer, output: Output, top: int) -> None:
 def save(
     answered: Answer,
     output: Output,
+    results: dict[str, Any],
     emissions: Mapping[str, Any],
     out: Path | None,
     kubernetes: Path | None,
 ) -> None:
-    """Write the manifest and the plan's folder, if asked, and print the JSON object."""
+    """Write the manifest and the plan's folder, if asked; ``results`` gets the JSON object."""
     from foretune.plan.serve.plan_json import plan_to_json
     from foretune.plan.serve.saving import save_plan
 
     plan = answered.plan
-    results = plan_to_json(plan, answered.commands)
+    results |= plan_to_json(plan, answered.commands)
     results["screened"] = [rejected._asdict() for rejected in answered.clocks.rejected_rows]
     results |= emissions
     if answered.simulated is not None:
@@ -273,7 +319,6 @@ def save(
             results["mlflow_run_id"] = saved.run_id
             output.say(f"report   {saved.report}")
             output.say(f"MLflow   {saved.tracked_at}")
-        output.result(results)
 
 
 def _measured_latencies(

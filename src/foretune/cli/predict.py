@@ -114,13 +114,15 @@ def predict(
 
 
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
+    names = ("kernel", "problem", "explain", "config", "device", "objective")
+    kernel, problem, explain, config, device, objective = (context.params[n] for n in names)
+    _check_question(problem, explain, config, objective)
+
+    # After what can be wrong with the line: these imports take seconds.
     from foretune.models.guides.request import require_kernel
     from foretune.models.saved.lookup import AUTO, read_predictor
     from foretune.models.saved.pretrained import load_pretrained
 
-    names = ("kernel", "problem", "explain", "config", "device", "objective")
-    kernel, problem, explain, config, device, objective = (context.params[n] for n in names)
-    _check_question(problem, explain, config, objective)
     output = Output(options.root_options(context).as_json)
     if predictor == AUTO:
         if not kernel:

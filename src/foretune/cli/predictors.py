@@ -10,7 +10,7 @@ import typer
 from foretune.cli import options, run_files
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.errors import PredictorError, UsageError, require_known
-from foretune.registry import load
+from foretune.registry import load, registered
 from foretune.values import percent
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def train(
     model: str = options.MODEL,
     target: list[str] = TARGET,
     map_: list[str] = run_files.MAP,
+    separator: str = run_files.SEPARATOR,
+    decimal: str = run_files.DECIMAL,
     sizes: str = SIZES,
     group: str = GROUP,
     validate: str = VALIDATE,
@@ -67,6 +69,9 @@ def train(
     out: Path = typer.Option(..., help="Folder for the predictor."),
 ) -> None:
     """Train a predictor, and validate it on held-out runs."""
+    run_files.require_files(files)
+    require_known("model", model, registered("models"))
+
     from foretune.features.families.user_defined import UserDefinedCost
     from foretune.models.card import CARD, require_writable_folder
     from foretune.models.predictor import Predictor, require_single_kernel
@@ -87,7 +92,9 @@ def train(
     if resume is not None:
         _check_resume(context)
         resumed = read_predictor(resume)
-    runs = run_files.read_files(files, kernel, map_, resumed, problem)
+    runs = run_files.read_files(
+        files, kernel, map_, resumed, problem, separator=separator, decimal=decimal
+    )
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     extra = tuple(extra_columns)
     template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
@@ -183,6 +190,8 @@ def evaluate(
     ),
 ) -> None:
     """Score a saved predictor on runs it never saw."""
+    run_files.require_files(files)
+
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.validation.evaluation import evaluate_predictor, score_simulator
 

@@ -8,10 +8,10 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
-from foretune.cli.run_files import read_files
-from foretune.errors import UsageError
+from foretune.cli.run_files import read_files, require_files
+from foretune.errors import UsageError, require_known
 from foretune.objective import Objective
-from foretune.registry import load
+from foretune.registry import load, registered
 from foretune.support.console import progress_bar
 from foretune.support.lazy import require
 from foretune.values import counted, short_number
@@ -21,8 +21,16 @@ if TYPE_CHECKING:
 
     from foretune.models.guides.user_guide import UserModel
     from foretune.models.predictor import Predictor
+    from foretune.search.replay.recorded import RecordedSpace
     from foretune.search.replay.scores import Figures, Scores
 
+MIN_CONFIGURATIONS = 30
+"""Spaces with fewer are left out: a searcher has measured most of them before it can learn.
+
+Chosen by hand: three times the measurements with which a search begins.
+"""
+MAX_TABLES = 6
+"""With more spaces, only their summary is printed; JSON holds each."""
 SHOWN_EVALUATIONS = (10, 50, 200)
 """Evaluations after which tables show the share of the optimum; JSON holds more."""
 _SHARES = [f"at {n}" for n in SHOWN_EVALUATIONS]
@@ -52,6 +60,10 @@ def replay(
     A searcher learns a configuration's time only by spending an evaluation on it. --prior trains a
     predictor on the runs of other devices, or names one that was not trained on the space.
     """
+    require_files(files)
+    for name in searcher:
+        require_known("searcher", name, registered("searchers"))
+
     from foretune.search.replay.curves import check_figure_name, draw_curves
     from foretune.search.replay.recorded import read_spaces
     from foretune.search.replay.replay import check_prior_source, prior_from_source
@@ -69,11 +81,12 @@ def replay(
         check_figure_name(plot)
         require("matplotlib", "bench", "--plot")
     parsed_objective, names = Objective.parse(objective), list(dict.fromkeys(searcher))
-    spaces = [space for file in files for space in read_spaces(file, parsed_objective)]
+    output = Output(options.root_options(context).as_json)
+    recorded = [space for file in files for space in read_spaces(file, parsed_objective)]
+    spaces = _large_spaces(output, recorded)
     source = _read_prior(prior)
     for space in spaces:  # fail before an hour of replays
         check_prior_source(source, space)
-    output = Output(options.root_options(context).as_json)
     results, scored = [], []
     with progress_bar() as progress:
         progress.start(f"replaying {counted(len(spaces), 'space')}", len(spaces) * len(names))
@@ -91,11 +104,32 @@ def replay(
         output.say(f"curves: {plot}")
 
 
+def _large_spaces(output: Output, recorded: "list[RecordedSpace]") -> "list[RecordedSpace]":
+    """Return the spaces with enough configurations to compare searchers; say what is left out."""
+    large = [space for space in recorded if len(space) >= MIN_CONFIGURATIONS]
+    n_small = len(recorded) - len(large)
+    if not large:
+        raise UsageError(
+            f"these tables hold {counted(n_small, 'space')} of at most "
+            f"{counted(max(map(len, recorded)), 'configuration')}: too few to compare searchers, "
+            f"which takes {MIN_CONFIGURATIONS}. A campaign measures a few configurations of many "
+            "problems; 'foretune collect KERNEL --problems 1 --configs 150 --out FILE' records a "
+            "larger space"
+        )
+    if n_small:
+        output.say(
+            f"left out: {counted(n_small, 'space')} of fewer than {MIN_CONFIGURATIONS} "
+            "configurations"
+        )
+    return large
+
+
 def _show_all(output: Output, scored: "list[tuple[list[Scores], list[str]]]") -> None:
     """Print the scores of every space, with the devices of its prior, and their summary."""
     from foretune.search.replay.scores import summarize
 
-    for scores, sources in scored:
+    shown = scored if len(scored) <= MAX_TABLES else []
+    for scores, sources in shown:
         first = scores[0]
         within = f"{first.within_5:,} of {first.configurations:,} configurations within 5 %"
         title = f"{within} of the best; {first.repeats} × {first.budget} evaluations"

@@ -15,11 +15,21 @@ from foretune.values import counted
 if TYPE_CHECKING:
     import pandas as pd
 
+    from foretune.datasets.text_tables import Dialect
     from foretune.models.predictor import Predictor
 
 RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
 ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
+SEPARATOR = typer.Option("", help="Separator of CSV files; found if left out.")
+DECIMAL = typer.Option("", help="Decimal mark of CSV files, . or ,; found if left out.")
 MAP = typer.Option([], "--map", help="A CSV column: 'time_ms=latency_us*0.001' (repeatable).")
+
+
+def require_files(files: Sequence[Path]) -> None:
+    """Raise RunTableError for the first file that does not exist, before imports take seconds."""
+    for file in files:
+        if not file.exists():
+            raise RunTableError(f"{file} cannot be read: there is no such file")
 
 
 def read_files(
@@ -28,12 +38,15 @@ def read_files(
     maps: Sequence[str] = (),
     predictor: "Predictor | None" = None,
     problem: Sequence[str] = (),
+    separator: str = "",
+    decimal: str = "",
 ) -> "pd.DataFrame":
     """Return the rows of ``files``; with ``kernel``, only those of this kernel.
 
     Columns of CSV files that a run table lacks are sizes of the problem (all, or those in
     ``problem``, or those that the ``predictor`` knows), or else configuration. ``maps`` has texts
-    ``COLUMN=SOURCE``, see `generic`. A CSV file without a kernel column gets the name ``kernel``.
+    ``COLUMN=SOURCE``, see `generic`. ``separator`` and ``decimal`` are found if empty. A
+    CSV file without a kernel column gets the name ``kernel``.
     Raises RunTableError, UsageError if a file cannot be read, or lacks the kernel or a column.
     """
     import pandas as pd
@@ -46,9 +59,12 @@ def read_files(
             "only CSV files take --sizes and --map: leave them out, or give files that end with "
             f"{' or '.join(CSV_SUFFIXES)}"
         )
+    if (separator or decimal) and not csv_files:
+        raise UsageError("only CSV files take --separator and --decimal: leave them out")
     sources = parse_key_values(maps, "--map")
+    chosen = dialect(separator, decimal)
     parts = [
-        _read_csv_file(f, kernel, sources, predictor, problem)
+        _read_csv_file(f, kernel, sources, predictor, problem, chosen)
         if f in csv_files
         else _read_run_table(f)
         for f in files
@@ -97,6 +113,7 @@ def _read_csv_file(
     sources: Mapping[str, str],
     predictor: "Predictor | None",
     problem: Sequence[str],
+    dialect: "Dialect",
 ) -> "pd.DataFrame":
     from foretune.datasets.importers import import_runs
     from foretune.datasets.importers.columns import as_number
@@ -107,7 +124,7 @@ def _read_csv_file(
 
     constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}
     sources = {c: v for c, v in sources.items() if c not in constants}
-    table = read_table(file).rename(columns=str)
+    table = read_table(file, dialect=dialect).rename(columns=str)
     columns = list(map(str, table.columns))
     if not {"time_ms"} & {*sources, *constants, *columns}:
         found = time_column(table, file)
@@ -131,7 +148,14 @@ def _read_csv_file(
     named = None if "kernel" in mapping else kernel or _kernel_name(file, mapping)
     where = None if "device" in mapping else device
     imported = import_runs(
-        file, "generic", kernel=named, device=where, mapping=mapping, constants=constants
+        file,
+        "generic",
+        kernel=named,
+        device=where,
+        mapping=mapping,
+        constants=constants,
+        separator=dialect.separator,
+        decimal=dialect.decimal,
     )
     for note in imported.notes:
         typer.echo(note, err=True)
@@ -139,6 +163,14 @@ def _read_csv_file(
         left_out = f"{counted(count, 'row')} of {file} left out"
         warnings.warn(f"{left_out}: {reason}", DataWarning, stacklevel=2)
     return imported.runs
+
+
+def dialect(separator: str, decimal: str) -> "Dialect":
+    r"""Return what the options say about text tables; a separator may be written ``\t``."""
+    from foretune.datasets.importers import checked_dialect
+
+    separator = "\t" if separator == "\\t" else separator
+    return checked_dialect(separator or None, decimal or None)
 
 
 def _kernel_name(file: Path, columns: Collection[str]) -> str:

@@ -10,7 +10,7 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.errors import UsageError
-from foretune.problem import Problem, shared_values
+from foretune.problem import Problem, shared_values, shown_values
 from foretune.values import counted, percent
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def _show(output: Output, tuned: "StoreReader", chosen: _Chosen) -> None:
                 [_problem_row(p, shared) for p in problems],
             )
             if shared:
-                output.console.print(f"all problems: {_format_values(shared)}", markup=False)
+                values = _format_values(shown_values(shared))
+                output.console.print(f"all problems: {values}", markup=False)
     subjects = [{**asdict(s), "problems": problems} for s, problems in found.items()]
     output.result({"store": tuned.name, "subjects": subjects})
 
@@ -291,10 +292,10 @@ def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
     if choice:
         chosen = [choice["how"], percent(choice["regret"]), _format_values(choice["config"])]
     runs = str(len(problem["measurements"]))
-    return [_format_values(varying), runs, f"{best:.4g}" if best else "–", *chosen]
+    return [_format_values(shown_values(varying)), runs, f"{best:.4g}" if best else "–", *chosen]
 
 
-def _format_values(values: dict[str, Any]) -> str:
+def _format_values(values: Mapping[str, Any]) -> str:
     texts = ((name, str(value)) for name, value in values.items())
     return " ".join(
         f"{name}={text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 1] + '…'}"

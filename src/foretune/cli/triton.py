@@ -13,6 +13,7 @@ from foretune.space import Configuration
 from foretune.support.console import progress_bar
 from foretune.support.files import require_writable
 from foretune.support.lazy import require
+from foretune.tune.doors import patch_server
 from foretune.values import counted
 
 if TYPE_CHECKING:
@@ -30,7 +31,12 @@ def inspect(
     config: list[str] = typer.Option(
         [], help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
     ),
-    target: str = typer.Option(..., help="sm_80, sm_90, sm_100, sm_120, gfx942, …"),
+    target: str | None = typer.Option(None, help="sm_80, sm_90, sm_100, sm_120, gfx942, …"),
+    all_gpus: bool = typer.Option(
+        False,
+        "--all-gpus",
+        help="Compile nothing: foretell which configurations cannot run on which architecture.",
+    ),
     cache_dir: Path | None = typer.Option(
         None,
         help="Keep the compiled configurations in this Triton cache. Launches with the same Triton "
@@ -40,11 +46,19 @@ def inspect(
 ) -> None:
     """Show registers, spills, shared memory and occupancy of compiled configurations.
 
-    No GPU is needed, and nothing runs. Exits with 1 if a configuration fails.
+    No GPU is needed, and nothing runs. Exits with 1 if a configuration fails; with --all-gpus, if
+    an architecture has no configuration that may run.
     """
     from foretune.collect.compiled.static_features import FEATURES
 
     output = Output(options.root_options(context).as_json)
+    if all_gpus:
+        if target is not None or cache_dir is not None:
+            raise UsageError("--all-gpus compiles nothing: drop --target and --cache-dir")
+        _foretell(output, kernel, arg, config)
+        return
+    if target is None:
+        raise UsageError("give --target sm_90, or --all-gpus")
     if cache_dir is not None:
         require_writable(cache_dir, "--cache-dir")
     outcomes = _compile(kernel, arg, config, target, time_limit, cache_dir)
@@ -73,6 +87,45 @@ def inspect(
         }
     )
     if built < len(outcomes):
+        raise typer.Exit(1)
+
+
+def _foretell(output: Output, kernel: str, arg: list[str], config: list[str]) -> None:
+    """Print which configurations cannot run on which architecture; exit with 1 if none can."""
+    from foretune.collect.compiled.arguments import parse_argument
+    from foretune.collect.compiled.compile_pool import load_kernel
+    from foretune.collect.compiled.foretelling import foretell
+    from foretune.collect.compiled.gpu_targets import TARGETS
+
+    configs = [Configuration.parse(c) for c in config] or _autotuner_configs(kernel)
+    arguments = dict(map(parse_argument, arg))
+    reasons = foretell(load_kernel(kernel), arguments, configs, list(TARGETS.values()))
+
+    rows = []
+    without_any = []
+    for name, of_target in reasons.items():
+        failures = [reason for reason in of_target if reason]
+        if len(failures) == len(configs):
+            without_any.append(name)
+        most_frequent = max(failures, key=failures.count, default="")
+        rows.append([name, f"{len(configs) - len(failures)} of {len(configs)}", most_frequent])
+    output.table(kernel, ("architecture", "may run", "why not the others, for example"), rows)
+    if without_any:
+        output.say(f"No configuration runs on {', '.join(without_any)}: add a smaller one")
+    output.result(
+        {
+            "kernel": kernel,
+            "without_any": without_any,
+            "targets": {
+                name: [
+                    {"config": config, "reason": reason}
+                    for config, reason in zip(configs, of_target, strict=True)
+                ]
+                for name, of_target in reasons.items()
+            },
+        }
+    )
+    if without_any:
         raise typer.Exit(1)
 
 
@@ -146,9 +199,11 @@ def warm_up(
 ) -> None:
     """Tune recorded calls of Triton kernels ahead of use.
 
-    The program then finds the choices in the store, and does not wait for tuning.
+    The program then finds the choices in the store, and does not wait for tuning. For a server's
+    kernels, which a library decorates, set FORETUNE_TRITON=4 (four measurements per call).
     """
     require("triton", "gpu", "warming up Triton kernels")
+    patch_server()
     from foretune.tune.triton.call_recorder import read_calls
     from foretune.tune.triton.warm_up import warm_up as warm
 

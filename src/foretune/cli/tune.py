@@ -15,7 +15,7 @@ from foretune.cli import options, tune_program
 from foretune.cli.campaign import show_results
 from foretune.cli.command import Command, find_program
 from foretune.cli.output import Output, format_config
-from foretune.errors import UsageError
+from foretune.errors import UsageError, require_known
 from foretune.objective import Limit, Objective
 from foretune.support.console import progress_bar
 from foretune.support.files import read_bytes, require_writable
@@ -71,7 +71,9 @@ VERIFY_AGAIN = typer.Option(
 )
 EXPORT = typer.Option([], help="Write the best to FILE.h, .json or .env (repeatable).")
 PARAM = typer.Option(
-    [], help="KNOB=VALUE,VALUE or KNOB=8..256 (repeatable).", rich_help_panel=KNOB_PANEL
+    [],
+    help="KNOB=1,2 or 0..3 or 8..256:x2 (repeatable).",
+    rich_help_panel=KNOB_PANEL,
 )
 RESTRICT = typer.Option(
     [], help="Rule between knobs: 'tile * threads <= 256' (repeatable).", rich_help_panel=KNOB_PANEL
@@ -247,27 +249,31 @@ def _tune_kernel(
     runs: Path | None,
     export: list[Path],
 ) -> None:
-    from foretune.datasets.run_log import RunLog
-    from foretune.models.saved.lookup import AUTO, NONE, read_model
-    from foretune.tune.functions.result import Best
-    from foretune.tune.pareto import tune_pareto
-    from foretune.tune.tuner import tune_problem
-
-    given, predictor = context.params, context.params["predictor"]
+    # What can be wrong with the line is checked before imports that take seconds.
+    given = context.params
     kernel = registry.get_kernel(given["kernel"]) if given["kernel"] else None
     options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
     if kernel is None:
         raise UsageError("nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …")
     objectives = [Objective.parse(text) for text in dict.fromkeys(given["objective"])]
     problem = options.read_problem(kernel, given["problem"])
-    registry.load("searchers", given["searcher"])
-    names = (AUTO, NONE, *registry.registered("predictors"))
-    guide = predictor if predictor in names else read_model(predictor)
+    require_known("searcher", given["searcher"], registry.registered("searchers"))
     is_front = len(objectives) > 1
     if is_front and (search.get("budget") == "auto" or "regret" in search):
         raise UsageError("a Pareto search has no regret: give a number as --budget")
     if is_front and export:
         raise UsageError("a Pareto front is not a single configuration: leave --export out")
+
+    from foretune.datasets.run_log import RunLog
+    from foretune.models.saved.lookup import AUTO, NONE, read_model
+    from foretune.tune.functions.result import Best
+    from foretune.tune.pareto import tune_pareto
+    from foretune.tune.tuner import tune_problem
+
+    registry.load("searchers", given["searcher"])
+    names = (AUTO, NONE, *registry.registered("predictors"))
+    predictor = given["predictor"]
+    guide = predictor if predictor in names else read_model(predictor)
     with (
         options.make_runner(context, kernel) as runner,
         RunLog(runs, runner.device) if runs else nullcontext() as log,
@@ -324,7 +330,7 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
         ]
         for t in result.front
     ]
-    title = f"{result.kernel} {result.problem} on {result.device}: Pareto front"
+    title = f"{result.kernel} {result.problem.shown} on {result.device}: Pareto front"
     output.table(title, ("ms", "W", "mJ", *gains, "configuration"), rows)
     reference = " and ".join(
         f"{short_number(value)} {objective.unit}"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from foretune.cli import networks, options
+from foretune.cli import options
+from foretune.cli.knob_values import parse_values
 from foretune.errors import UsageError
 from foretune.registry import load, object_at
 from foretune.space import Configuration
@@ -205,20 +206,6 @@ def _parse_knobs(texts: list[str]) -> dict[str, list[Value]]:
 
 def _parse_default(text: str) -> dict[str, Value] | None:
     return dict(Configuration.parse(text)) if text else None
-
-
-def parse_values(text: str) -> list[Value]:
-    """Return the values of ``8,16,32`` or ``8..32`` (doubling).
-
-    A value stays text if its number would be written differently, like ``08``.
-    """
-    low, dots, high = text.partition("..")
-    if dots and low.isdigit() and high.isdigit():
-        if not 0 < int(low) <= int(high):
-            raise UsageError(f"{text} holds no value: write a range like 8..256")
-        return [*networks.doubling(int(low), int(high))]
-    parsed = ((part.strip(), parse_value(part.strip())) for part in text.split(","))
-    return [value if str(value) == part else part for part, value in parsed]
 
 
 def _parse_template(text: str) -> tuple[str, str]:

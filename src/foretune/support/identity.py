@@ -14,6 +14,8 @@ other values have others:
 | class or module of the user | code, and values that it holds |
 | code of Python or of an installed package | name |
 | lock, logger, random number generator | class: their state is no work |
+| context variable | name and present value |
+| environment variable that code of the user names | value |
 
 What cannot be read (an open file, a generator, an object of C without a content) is named in
 `Identity.unreadable`; such work must never be taken for the same as other work.
@@ -28,6 +30,7 @@ import inspect
 import io
 import itertools
 import logging
+import os
 import random
 import threading
 import types
@@ -42,7 +45,7 @@ from typing import Any
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.support.captures import captured_values
+from foretune.support.captures import captured_values, names_read, nested_code_objects
 from foretune.support.code_hash import function_code, is_user_code, module_code
 
 MAX_PARTS = 100_000
@@ -58,13 +61,14 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, 
 _STATE_IS_NO_WORK = (
     *_LOCKS,
     threading.local,
-    contextvars.ContextVar,
     logging.Logger,
     logging.Handler,
     random.Random,
 )
 _RANDOM_STATES = (np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _ONE_PASS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, io.IOBase)
+_READS_ENVIRONMENT = {"environ", "getenv"}
+"""Names in code that reads environment variables."""
 _BUFFERS = (bytearray, memoryview, array)
 _BUILT_IN_FUNCTIONS = (types.BuiltinFunctionType, types.MethodWrapperType, np.ufunc)
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
@@ -364,6 +368,8 @@ class _Reader:
         parts = [function_code(function) if is_user else name]
         before = self._is_in_package
         self._is_in_package = not is_user
+        if is_user:
+            parts += _environment_read(function)
         for place, value in captured_values(function, with_globals=is_user):
             if place in self._ignored:
                 continue
@@ -403,6 +409,9 @@ class _Reader:
     def _without_content(self, value: Any) -> str | None:
         if isinstance(value, _STATE_IS_NO_WORK + _RANDOM_STATES):
             return self._name(type(value))
+        if isinstance(value, contextvars.ContextVar):
+            held = None if self._is_in_package else value.get(None)
+            return f"context variable {value.name} {self.describe(held)}"
         if isinstance(value, _ONE_PASS):
             return self._give_up(value)
         if isinstance(value, PurePath):
@@ -445,6 +454,20 @@ class _Reader:
         return ", ".join(parts)
 
 
+def _environment_read(function: types.FunctionType) -> list[str]:
+    """Return the values of the environment variables that a function's code names, as texts."""
+    globals_read, attributes = names_read(function.__code__)
+    if not _READS_ENVIRONMENT & (globals_read | attributes):
+        return []
+    names = {
+        constant
+        for code in nested_code_objects(function.__code__)
+        for constant in code.co_consts
+        if isinstance(constant, str)
+    }
+    return [f"{name}={os.environ[name]}" for name in sorted(names) if name in os.environ]
+
+
 def array_layout(value: Any) -> str | None:
     """Describe shape, dtype and memory layout of an array-like; None for other values.
 
@@ -463,6 +486,12 @@ def array_layout(value: Any) -> str | None:
         held = getattr(value, name, None)
         if held is not None and not callable(held):
             words.append(f"{name}={held}")
+    # A tensor may change its elements when they are read.
+    words += [
+        name
+        for name in ("is_conj", "is_neg")
+        if callable(getattr(value, name, None)) and getattr(value, name)()
+    ]
     if (strides := strides_text(value)) != "":
         words.append(strides)
     return " ".join(words)

@@ -175,9 +175,26 @@ class TestFailures:
     def test_few_measurements_do_not_write_the_file_of_triton(
         self, device, tensors, monkeypatch, tmp_path
     ):
-        kernel = make(configs(64, 128, 256), budget=1, cache_results=True)
+        store = tmp_path / "t.db"
+        kernel = make(configs(64, 128, 256), budget=1, cache_results=True, store=store)
         call(kernel, device, tensors, 1024)
         assert not list((tmp_path / "triton").rglob("*.autotune.json"))
+
+    def test_without_a_store_a_second_tuner_reads_the_file(
+        self, device, tensors, monkeypatch, tmp_path
+    ):
+        def another(budget):
+            kernel = make(configs(64, 128, 256), budget=budget, cache_results=True, store=False)
+            measured = call(kernel, device, tensors, 1024)
+            return measured, kernel.best_config.kwargs, list(kernel.cache)
+
+        first = another(budget=1)
+        again = another(budget=1)
+        more = another(budget=2)
+
+        assert [first[0], again[0], more[0]] == [1, 0, 2]
+        assert again[1:] == first[1:]
+        assert len(again[2]) == 1
 
     def test_error_of_a_hook_is_raised(self, device, tensors):
         def hook(arguments, reset_only=False):

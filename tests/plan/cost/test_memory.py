@@ -302,3 +302,8 @@ def test_deployment_pads_experts_for_its_gpu(sparse):
 def test_key_of_compressed_attention_is_one_record_in_every_format():
     shape = CompressedAttention(1, 1, 1, window=128, ratios=((0, 1),))
     assert shape.key_bytes(512) == 448 + 2 * 64 + 7 + 1 == 584
+
+
+def test_weight_bytes_single_precision_is_twice_as_large(small):
+    wide = weight_bytes(small, Layout(), Formats("fp32", kv="fp32"))
+    assert wide == 2 * weight_bytes(small, Layout(), Formats("bf16"))

@@ -1,5 +1,7 @@
 """This machine as a system to deploy on."""
 
+from dataclasses import replace
+
 from foretune.device import Device
 from foretune.plan import find_system, read_prices
 from foretune.plan.describe import catalog as module
@@ -22,3 +24,16 @@ def test_local_is_this_machine(monkeypatch, tmp_path):
     assert resolve_system("h200_sxm") == find_system("h200_sxm")
     (tmp_path / "prices.csv").write_text("system,usd_per_gpu_hour\nlocal,0.1\n")
     assert resolve_system("local", read_prices(tmp_path / "prices.csv")).price_per_hour == 0.1
+
+
+def test_rates_of_a_busy_cpu_are_named(monkeypatch):
+    busy = "operating system; rates measured (probe 3) while other processes kept the CPU busy"
+    cpu = Device("toy CPU", "cpu", "x86_64", {"memory_gib": 8, "fp32_gflops": 9}, source=busy)
+    monkeypatch.setattr(module, "local_gpus", list)
+    monkeypatch.setattr(module, "local_device", lambda name: cpu)
+    system = resolve_system("local")
+    assert "measured while other processes kept the CPU busy" in system.assumptions
+
+    quiet = replace(cpu, source=busy.partition(" while ")[0])
+    monkeypatch.setattr(module, "local_device", lambda name: quiet)
+    assert resolve_system("local").assumptions == ""

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretune.plan import Formats, PlanRequest, Workload, describe_model, find_system
+from foretune.device import Device
+from foretune.plan import Formats, PlanRequest, System, Workload, describe_model, find_system
 from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.candidates import (
@@ -96,3 +97,12 @@ def test_one_pool_candidates_have_every_deployment_at_every_load():
 def test_supported_formats_quantized_checkpoint_only_narrower_formats(name, weights):
     found = supported_formats(describe_model(name), find_system("b200_sxm"))
     assert {formats.weights for formats in found} == weights
+
+
+def test_supported_formats_a_cpu_also_computes_in_single_precision():
+    cpu = System.from_device(Device("CPU", "cpu", "x86_64+avx2", {"memory_gib": 64}))
+    formats = supported_formats(describe_model(DENSE), cpu)
+    assert formats[0] == Formats("bf16")
+    assert Formats("fp32", kv="fp32") in formats
+    on_gpu = supported_formats(describe_model(DENSE), find_system("h100_sxm"))
+    assert Formats("fp32", kv="fp32") not in on_gpu

@@ -216,15 +216,15 @@ def test_patch_twice_is_an_error(tool):
 
 def test_flashinfer_is_patched_by_the_environment(tool, monkeypatch):
     real = TacticsBlocklist.filter
-    monkeypatch.delenv(doors.VARIABLE, raising=False)
+    monkeypatch.delenv(doors.FLASHINFER_VARIABLE, raising=False)
     doors.patch_server()
     assert TacticsBlocklist.filter is real
     for wrong in ("many", "2", "-4"):
-        monkeypatch.setenv(doors.VARIABLE, wrong)
+        monkeypatch.setenv(doors.FLASHINFER_VARIABLE, wrong)
         with pytest.warns(ForetuneWarning, match="tunes without Foretune"):
             doors.patch_server()
     assert TacticsBlocklist.filter is real
-    monkeypatch.setenv(doors.VARIABLE, "4")
+    monkeypatch.setenv(doors.FLASHINFER_VARIABLE, "4")
     doors.patch_server()
     assert TacticsBlocklist.filter is not real
 

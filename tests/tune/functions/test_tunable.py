@@ -182,3 +182,38 @@ def test_tunable_that_changes_with_every_call_stops_tuning():
         assert total(X, {"step": number}) == ALL
     with pytest.warns(ForetuneWarning, match="runs with its default for new work"):
         assert total(X, {"step": -1}) == ALL
+
+
+def test_tunable_first_call_with_a_stored_choice_runs_default_and_choice_once(monkeypatch):
+    calls = []
+
+    def make():
+        @ft.tunable(block=[1, 8], options=OPTIONS, identity="counted")
+        def counted(x, block=1):
+            calls.append(block)
+            x += 1.0
+            return x.sum()
+
+        return counted
+
+    monkeypatch.setattr(tunables.Tunable, "_stored_choice", lambda *_: {"block": 8})
+    x = X.copy()
+
+    assert make()(x) == ALL + len(X)
+
+    assert calls == [1, 8, 8], "the default and the choice on copies, then the call itself"
+    assert np.array_equal(x, X + 1.0)
+
+
+def test_tunable_default_that_differs_from_itself_refutes_no_choice(monkeypatch):
+    numbers = iter(range(100))
+
+    @ft.tunable(block=[1, 8], options=OPTIONS, identity="numbered")
+    def numbered(x, block=1):
+        return x * next(numbers)
+
+    monkeypatch.setattr(tunables.Tunable, "_stored_choice", lambda *_: {"block": 8})
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        numbered(X)

@@ -51,7 +51,7 @@ def test_decide_promotion_takes_the_first_that_beats_its_baselines(trained):
 
     assert decision.alias == CHAMPION
     assert decision.reason == (
-        "there is no champion yet; typical error 5.0 % is better than the 10.0 % of the best "
+        "the first champion: typical error 5.0 % is better than the 10.0 % of the best "
         "baseline, 'problem median'"
     )
 

@@ -197,7 +197,7 @@ def test_scores_stand_beside_the_model(champion):
         assert tags["foretune.rows"].endswith("runs.parquet")
         assert len(tags["foretune.code_hash"]) == 16
         assert tags["mlflow.user"]
-    assert "champion: there is no champion yet; typical error" in version.description
+    assert "champion: the first champion: typical error" in version.description
     assert run.data.tags["mlflow.note.content"] == version.description
 
 

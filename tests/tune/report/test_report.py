@@ -206,12 +206,12 @@ def test_sections_state_what_was_found(tmp_path):
     [
         (
             [result(), result(64, speedup=6.0)],
-            "2 of 2 unseen problems faster than the default: 3.00× (geometric mean)",
+            "2 of 2 unseen problems faster than the default: 3.00× (2.94–3.06) on average",
             "2 measurements each",
         ),
         (
             [result()],
-            "1 of 1 unseen problem faster than the default: 1.50×",
+            "1 of 1 unseen problem faster than the default: 1.50× (1.46–1.55)",
             "2 measurements",
         ),
         (
@@ -221,7 +221,7 @@ def test_sections_state_what_was_found(tmp_path):
         ),
         (
             [result(speedup=4.0), result(64, speedup=0.9, failed=True)],
-            "1 of 2 unseen problems faster than the default: 2.00× (geometric mean)",
+            "1 of 2 unseen problems faster than the default: 2.00× (1.97–2.03) on average",
             "2 to 3 measurements each",
         ),
     ],
@@ -470,7 +470,9 @@ def test_a_browser_draws_the_page(tmp_path, browser, width, dark):
 def test_an_inconclusive_comparison_is_no_win(tmp_path):
     noisy = result(n=128, speedup=1.01)
     page = Page(written(tmp_path, [result(n=64, speedup=4.0), noisy]))
-    assert "1 of 2 unseen problems faster than the default: 2.00× (geometric mean)" in page.text
+    assert (
+        "1 of 2 unseen problems faster than the default: 2.00× (1.97–2.03) on average" in page.text
+    )
     assert "1 inconclusive" in page.text
     assert "the interval includes 1 and a relevant gain" in page.text
     nothing = Page(written(tmp_path, [noisy]))
@@ -482,6 +484,17 @@ def test_rates_beside_the_roofline(tmp_path):
     page = Page(written(tmp_path, [result(n=64, speedup=2.0)], rates=some))
     assert "tuned 20.0 4.00 50 %" in page.text.replace("\u00a0", " ")
     assert "foretune tune matmul --problem N=64 --budget" in page.text
+
+
+def test_rates_of_a_busy_machine_are_named_beside_the_roofline(tmp_path):
+    device = dataclasses.replace(DEVICE, source="probe, measured while others kept the CPU busy")
+    data = report_data([result(n=64, speedup=2.0)], rates=[[Rate("tuned", 10.0, 5.0, 0.5, "fp32")]])
+
+    path = write_report(tmp_path / "report.html", dataclasses.replace(data, device=device))
+
+    text = path.read_text("utf-8")
+    assert "Of the roofline of a busy machine" in text
+    assert "they were measured while others kept the CPU busy" in text
 
 
 def test_a_kernel_without_a_cost_has_no_rates(toy_device):

@@ -4,6 +4,7 @@ import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,6 +16,7 @@ from replay_driver import ReplayDriver
 
 import foretune
 from foretune.errors import UnknownName
+from foretune.tune.triton.launch_order import shipped_orders
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 SIZES = ((64, 4096, 4096), (4096, 4096, 512), (512, 3000, 2048), (4096, 1024, 4096))
@@ -34,8 +36,8 @@ def benchmark(monkeypatch):
         pytest.skip("needs the benchmarks of a checkout")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield pytest.importorskip("recorded")
-    for name in ("recorded", "recorded_tables", "recorded_calls", "recorded_kernels", "machine"):
-        sys.modules.pop(name, None)
+    for name in [n for n in sys.modules if n.startswith("recorded") or n == "machine"]:
+        sys.modules.pop(name)
 
 
 def time_of(size, tile):
@@ -145,3 +147,60 @@ def test_recorded_choice_equals_the_decorators(benchmark, table, budget):
     }
     assert chosen.num_stages == config["num_stages"]
     assert len(kernel.configs_timings or {}) == measured
+
+
+def test_recorded_left_out_judges_the_decorator_beside_baselines(benchmark, table):
+    left_out = pytest.importorskip("recorded_left_out")
+    lists = sys.modules["recorded_lists"].read_or_load(None, [table], problems=3)
+    (of_kernel,) = lists
+    learned = left_out.Learned(shipped_orders(), None)
+
+    kept = left_out.judge(of_kernel, of_kernel.problems, learned)
+
+    assert (of_kernel.kernel, of_kernel.family) == ("inductor_mm", "products")
+    assert kept["stock Triton"].summary()["kept_worst"] == 1.0
+    assert kept["stock Triton"].summary()["measured"] == len(TILES)
+    for order in ("ranking on sizes", "formula"):
+        best_of_8 = kept[f"{order}, 8"].share
+        assert all(np.array(best_of_8) >= kept[f"{order}, first"].share)
+    assert np.mean(kept["Foretune, 8"].share) >= np.mean(kept["random, as many"].share)
+    for name, choice in kept.items():
+        if name != "most frequent winner":  # of the others, which may not have one
+            assert len(choice.share) == len(of_kernel.problems)
+
+
+def test_recorded_lists_are_kept_in_a_file(benchmark, table, tmp_path):
+    lists = pytest.importorskip("recorded_lists")
+    kept = tmp_path / "lists.pickle"
+
+    (read,) = lists.read_or_load(kept, [table], problems=2)
+    (loaded,) = lists.read_or_load(kept, [], problems=2)
+
+    assert [p.problem for p in loaded.problems] == [p.problem for p in read.problems]
+    for one, other in zip(loaded.problems, read.problems, strict=True):
+        assert one.configs == other.configs
+        np.testing.assert_array_equal(one.time_ms, other.time_ms)
+
+
+def test_recorded_left_out_rule_alone_corrects_nothing(benchmark):
+    left_out = pytest.importorskip("recorded_left_out")
+    scores = left_out.rule_alone().trees.scores(np.ones((3, 10), dtype=np.float32))
+    np.testing.assert_array_equal(scores, np.zeros(3))
+
+
+def test_recorded_left_out_promise_is_broken_by_half_as_much_again(benchmark):
+    left_out = pytest.importorskip("recorded_left_out")
+
+    assert left_out.holds({"promised": 0.02, "lost": 0.03})
+    assert not left_out.holds({"promised": 0.02, "lost": 0.031})
+
+
+def test_recorded_formula_prefers_tiles_that_reuse_what_they_load(benchmark, table):
+    baselines = pytest.importorskip("recorded_baselines")
+    problems = benchmark.recorded_tables.read(table)["made_up"]
+    large = max(problems, key=lambda problem: problem.rows)  # 4096 rows
+
+    log_time = baselines.roofline_log_time(large.launches, large.call.device)
+
+    area = np.array([config["BLOCK_M"] * config["BLOCK_N"] for config in large.configs])
+    assert log_time[area == area.max()].min() < log_time[area == area.min()].min()

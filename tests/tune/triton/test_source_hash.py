@@ -7,8 +7,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+import triton
+
+from foretune.errors import ForetuneWarning
+from foretune.tune.triton.kernel import to_configuration
 from foretune.tune.triton.parameters import undecorated_kernel
-from foretune.tune.triton.source_hash import source_hash
+from foretune.tune.triton.source_hash import decorated_hash, source_hash
 
 SOURCE = """
 import triton
@@ -82,3 +86,92 @@ def test_source_hash_of_a_recursive_function_ends():
         return python
 
     assert len(source_hash(SimpleNamespace(fn=python))) == 16
+
+
+@pytest.mark.parametrize("constant", ["tl.constexpr((2, 3))", "tl.constexpr(tl.float16)"])
+def test_source_hash_changes_with_constants_of_any_kind(hash_of, constant):
+    text = SOURCE.replace("tl.constexpr = 2", f"tl.constexpr = {constant}")
+    other = text.replace("(2, 3)", "(2, 4)").replace("float16", "float32")
+
+    assert text != other
+    assert hash_of(text) != hash_of(other)
+
+
+@pytest.fixture
+def kernel(hash_of, tmp_path):
+    """Return Triton's kernel, from a file, because Triton reads the source."""
+    hash_of(SOURCE)
+    spec = importlib.util.spec_from_file_location("hooked", tmp_path / "module0.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.kernel
+
+
+def is_even(divisor):
+    def even(arguments):
+        return arguments["n"] % divisor == 0
+
+    return even
+
+
+def test_decorated_hash_without_heuristics_is_that_of_the_kernel(kernel):
+    tuned = triton.autotune([triton.Config({"BLOCK": 64})], key=[])(kernel)
+
+    assert decorated_hash(tuned.fn) == source_hash(undecorated_kernel(kernel))
+
+
+def test_decorated_hash_changes_with_heuristics(kernel):
+    hashes = {
+        decorated_hash(triton.heuristics({name: heuristic})(kernel))
+        for name, heuristic in [
+            ("BLOCK", is_even(2)),
+            ("BLOCK", is_even(3)),
+            ("OTHER", is_even(2)),
+            ("BLOCK", lambda arguments: 64),
+        ]
+    }
+
+    assert len(hashes) == 4
+
+
+def test_decorated_hash_is_equal_for_equal_heuristics(kernel):
+    one, other = (triton.heuristics({"BLOCK": is_even(2)})(kernel) for _ in range(2))
+
+    assert decorated_hash(one) == decorated_hash(other)
+
+
+def test_decorated_hash_changes_with_the_tuner_s_hook(kernel):
+    assert decorated_hash(kernel, is_even(2)) != decorated_hash(kernel, is_even(3))
+    assert decorated_hash(kernel, is_even(2)) != decorated_hash(kernel)
+
+
+def fill(number):
+    def hook(arguments):
+        arguments["x"].fill_(number)
+
+    return hook
+
+
+def test_to_configuration_tells_hooks_of_a_factory_apart():
+    one, again, other = (
+        to_configuration(triton.Config({}, pre_hook=fill(number))) for number in (1, 1, 2)
+    )
+
+    assert one == again
+    assert one != other
+
+
+def test_to_configuration_tells_lambdas_apart():
+    hooks = [lambda a: a["x"].zero_(), lambda a: a["x"].fill_(1)]
+    one, other = (to_configuration(triton.Config({}, pre_hook=hook)) for hook in hooks)
+
+    assert one != other
+
+
+def test_to_configuration_warns_of_a_hook_that_cannot_be_read(tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        config = triton.Config({}, pre_hook=lambda arguments: log.write("called"))
+        with pytest.warns(ForetuneWarning, match="variable 'log' .* cannot be read"):
+            first = to_configuration(config)
+
+        assert to_configuration(config) == first

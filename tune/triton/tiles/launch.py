@@ -17,6 +17,7 @@ from foretune.tune.triton.tiles.operands import (
     bytes_of,
     find_operands,
     head_width,
+    is_contiguous_along,
     is_exact,
     is_transposed,
     log_alignment,
@@ -58,7 +59,8 @@ class _Product:
     """What the launches of all candidates have in common.
 
     ``a`` and ``b`` are the first two operands, or twice the only one. ``inner_size`` is the axis
-    that they share, ``head_width`` the width of an attention head.
+    that they share, ``head_width`` the width of an attention head; ``is_k_major`` is whether both
+    are contiguous along that axis.
     """
 
     a: Any
@@ -67,6 +69,7 @@ class _Product:
     inner_size: float
     head_width: float
     is_exact: bool
+    is_k_major: bool
 
     @classmethod
     def of(cls, call: Call, operands: Sequence[Any], tiles: Tiles) -> "_Product":
@@ -74,13 +77,17 @@ class _Product:
         b = operands[min(1, len(operands) - 1)]
         outer_sizes = (tiles.size_m, tiles.size_n)
         shared = [size for size in a.shape if size in b.shape and size not in outer_sizes]
+        inner_size = (float(shared[-1]) if shared else 0.0) or DEFAULT_DEPTH
+        depth = tiles.size_k or inner_size
+        is_k_major = is_contiguous_along(a, depth, 1) and is_contiguous_along(b, depth, 0)
         return cls(
             a=a,
             b=b,
             moved_bytes=float(sum(bytes_of(tensor) for tensor in operands)),
-            inner_size=(float(shared[-1]) if shared else 0.0) or DEFAULT_DEPTH,
+            inner_size=inner_size,
             head_width=head_width(call.arguments, a),
             is_exact=bits_of(a) == 32 and is_exact(call.arguments),
+            is_k_major=tiles.is_attention or is_k_major,
         )
 
 
@@ -133,6 +140,7 @@ def _tile_launch(call: Call, config: Configuration, tiles: Tiles, product: _Prod
         transposed_a=float(is_transposed(product.a)),
         transposed_b=float(is_transposed(product.b)),
         alignment=min(log_alignment(product.a), log_alignment(product.b)),
+        k_major=float(product.is_k_major),
     )
 
 

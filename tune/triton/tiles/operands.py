@@ -48,6 +48,20 @@ def is_transposed(tensor: Any) -> bool:
     return last_stride != 1 and 1 in outer_strides
 
 
+def is_contiguous_along(tensor: Any, inner_size: float, default_axis: int) -> bool:
+    """Whether an operand is contiguous along the inner axis of its product.
+
+    That is the axis, of the last two, with the inner size; if both or none have it, the default.
+    """
+    sizes = list(tensor.shape)[-2:]
+    strides = list(tensor.stride())[-2:]
+    if len(sizes) < 2:
+        return True
+    with_size = [axis for axis, size in enumerate(sizes) if size == inner_size]
+    axis = with_size[0] if len(with_size) == 1 else default_axis
+    return bool(strides[axis] == 1)
+
+
 def log_alignment(tensor: Any) -> float:
     """Return log2 of the alignment of an operand's rows, in bytes."""
     strides = [stride for stride in tensor.stride() if stride > 1] or [16]

@@ -99,7 +99,7 @@ def test_read_calibration_layout(tmp_path):
         ([{}], UsageError, "does not name the model"),
         ([{**line(8), "completed": None}], RunTableError, "completed is None"),
         ([{**line(8), "tp": None}], UsageError, "--metadata tp=N"),
-        ([{"benchmarks": []}], UsageError, "a report of GuideLLM"),
+        ([{"benchmarks": []}], UsageError, "has no benchmark"),
         (["x"], RunTableError, "no JSON objects"),
         ([{**line(8), "tp": "four"}], RunTableError, "are not all numbers"),
         ([{**line(8), "tp": "5"}], UsageError, "cannot be served on tp5"),

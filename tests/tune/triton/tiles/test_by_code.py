@@ -12,9 +12,8 @@ import triton.language as tl
 from foretune import Configuration, Device, Problem
 from foretune.search.encoding import KernelRuns
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.prior import PriorFactory
+from foretune.tune.triton.prior import PriorFactory, row_launches
 from foretune.tune.triton.problem_key import Call
-from foretune.tune.triton.row_order import row_log_ratios
 from foretune.tune.triton.tiles import BlockShapes, TileShape, shape_law, tile_launches
 
 M, N, K = 1024, 512, 2048
@@ -107,16 +106,17 @@ def test_row_order_prefers_sixteen_elements_per_thread():
     law = shape_law(kernel_call, configs)
     runs = KernelRuns([Problem()] * 6, configs, [{}] * 6)
     elements = [c["WIDTH"] / (32 * c["num_warps"]) for c in configs]
+    rule = row_launches(kernel_call, runs, law).rule()
     assert (
-        np.argsort(row_log_ratios(law, runs), kind="stable").tolist()
+        np.argsort(rule, kind="stable").tolist()
         == np.argsort([abs(np.log2(e / 16)) for e in elements], kind="stable").tolist()
     )
-    assert prior_of(kernel_call, configs).log_mean.argmin() == 4  # 2048 elements of 4 warps
+    assert rule.argmin() == 4  # 2048 elements of 4 warps
 
 
 def test_row_order_equal_rows_are_ties():
     kernel_call = call(scaled, x=half(4096), y=half(4096), columns=4096, WIDTH=1024, UNROLL=1)
-    configs = [Configuration(num_warps=4, num_stages=s) for s in (5, 1, 3)]
+    configs = [Configuration(num_warps=4, maxnreg=n) for n in (64, 128, 255)]
     assert np.ptp(prior_of(kernel_call, configs).log_mean) == 0
 
 

@@ -1,0 +1,97 @@
+"""How many public model names are known to plans, and GPUs that people ask for.
+
+Run: ``python benchmarks/plan_names.py [--transformers FOLDER]``; the folder is that of the package,
+and the installed one by default. Names are those of
+repositories that transformers' sources mention for their decoder families: each family's own
+examples, whatever their age. A name is planned, refused for a reason, or unknown: then a plan asks
+for a folder or a ``config.json``. ``--unknown`` lists these. The GPUs are those of public requests.
+"""
+
+import argparse
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from plan_families import decoder_families
+
+from foretune.errors import ForetuneError, UnknownName
+from foretune.plan.describe.catalog import resolve_system
+from foretune.plan.describe.model_catalog import describe_model
+
+NAME = re.compile(
+    r"(?:from_pretrained\(\s*|checkpoint=|model_id = )[\"']([A-Za-z0-9_-]+/[A-Za-z0-9._-]+)[\"']"
+)
+MADE_FOR_TESTS = re.compile(
+    r"(?i)tiny|random|internal-testing|dummy|^your|username|vision|-mm-|embed"
+)
+"""Names of models for tests, and of models that generate no text."""
+
+GPUS = (
+    *("RTX 3060", "RTX 3080", "RTX 3090", "RTX 4060 Ti", "RTX 4070", "RTX 4080", "RTX 4090"),
+    *("RTX 5070 Ti", "RTX 5080", "RTX 5090", "RTX A4000", "RTX A5000", "RTX A6000"),
+    *("RTX 6000 Ada", "RTX PRO 6000", "T4", "V100", "A10", "A30", "A40", "A100 40GB"),
+    *("A100 80GB PCIe", "L4", "L40", "L40S", "H20", "H100 PCIe", "H100 NVL", "GH200", "GB10"),
+    *("MI210", "MI250X", "MI300X", "RX 7900 XTX"),
+)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--unknown", action="store_true")
+    parser.add_argument("--transformers", type=Path)
+    given = parser.parse_args()
+    _print_gpus()
+    folder = given.transformers or _installed()
+    if folder is None:
+        print("names skipped: install transformers, or give --transformers FOLDER")
+        return
+    models = folder / "models"
+    families = decoder_families((models / "auto" / "modeling_auto.py").read_text(encoding="utf-8"))
+    names = {
+        name
+        for path in models.glob("*/*.py")
+        if path.parent.name in families
+        for name in NAME.findall(path.read_text(encoding="utf-8"))
+        if not MADE_FOR_TESTS.search(name)
+    }
+    outcomes = {name: _outcome(name) for name in sorted(names)}
+    print(f"\n{len(outcomes)} names in the sources of transformers")
+    for outcome in ("planned", "refused", "unknown"):
+        count = sum(found == outcome for found in outcomes.values())
+        print(f"| {outcome} | {count} | {count / len(outcomes):.0%} |")
+    if given.unknown:
+        print(*(name for name, outcome in outcomes.items() if outcome == "unknown"), sep="\n")
+
+
+def _installed() -> Path | None:
+    """Return the folder of the installed transformers, without importing it."""
+    found = find_spec("transformers")
+    return Path(found.origin).parent if found is not None and found.origin else None
+
+
+def _outcome(name: str) -> str:
+    try:
+        describe_model(name)
+    except UnknownName:
+        return "unknown"
+    except ForetuneError as e:
+        return "unknown" if "unknown model" in str(e) else "refused"
+    return "planned"
+
+
+def _print_gpus() -> None:
+    known = 0
+    for name in GPUS:
+        try:
+            system = resolve_system(name)
+        except ForetuneError as e:
+            print(f"  {name}: {e}")
+            continue
+        known += 1
+        print(f"| {name} | {system.device.name} | {system.memory_gib:.0f} GiB |")
+    print(f"{known} of {len(GPUS)} GPUs are known")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Does proving a plan find the best settings of a server, and how far off is its promise?
+
+Run: ``python benchmarks/plan_prove.py MODEL --command 'llama-server -m m.gguf --port {port} …'``.
+
+Every setting around the plan is started and loaded once (rows are kept in ``--out``, and an
+interrupted run goes on). The first table has promise and proof of the plan's own setting, before
+and after one start corrected the predictor. The second replays searches on the recorded settings:
+the share of the best score that each reaches after so many starts, over seeds. Nothing is chosen
+here: all constants are those of the product.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+from pathlib import Path
+from statistics import fmean, median
+
+from machine import markdown
+
+from foretune.device import available_cores
+from foretune.measurement import Measurement
+from foretune.plan import PlanRequest, Requirements, Workload, describe_model, plan
+from foretune.plan.cost.operator_predictor import TrainedPredictorCache
+from foretune.plan.cost.steps import StepTimerFactory
+from foretune.plan.cost.tables import find_tables
+from foretune.plan.describe.catalog import resolve_system
+from foretune.plan.describe.formats import Formats
+from foretune.plan.prove.command import UserCommand
+from foretune.plan.prove.load import Load
+from foretune.plan.prove.prediction import Observation, Promise, ServerPredictor
+from foretune.plan.prove.prover import Budget, Prover
+from foretune.plan.prove.searcher import CorrectedSearcher
+from foretune.plan.prove.setting import Setting, SettingSpace, around
+from foretune.plan.prove.trial import PlainFigures, stored_figures, trial_problem
+from foretune.plan.prove.trial_runner import TrialLimits, TrialRunner
+from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.search.factory import make_searcher
+from foretune.search.loop import run, search
+from foretune.search.searcher import AskTell
+from foretune.search.stopping import Stopping
+from foretune.space import Configuration
+from foretune.tune.store.fallible import FallibleStore
+from foretune.tune.store.store import Store
+from foretune.tune.store.subject import Subject
+
+STARTS = (1, 2, 4, 6)
+"""Numbers of starts after which the searches are compared."""
+SEEDS = 20
+"""Repeats of each replayed search."""
+BLIND = ("random", "tpe", "surrogate")
+"""Searchers without the plan's predictor."""
+FIGURES = ("ttft_ms", "tpot_ms", "tokens_per_s")
+NO_LIMITS = Requirements()
+PromiseOf = Callable[[Setting, Load], Promise]
+"""Setting and load -> what is promised."""
+
+
+@dataclass
+class Recorded:
+    """Settings that were all measured."""
+
+    settings: SettingSpace
+    loads: Sequence[Load]
+    rows: dict[Configuration, Measurement]
+
+    def score(self, config: Configuration) -> float:
+        """Return the recorded score of a setting; infinite if it failed."""
+        row = self.rows[config]
+        return row.time_ms if row.ok else float("inf")
+
+    @property
+    def best(self) -> float:
+        """The best score of all settings."""
+        return min(map(self.score, self.rows))
+
+
+def main() -> None:
+    """Measure what is missing, and print the tables."""
+    arguments = _parse()
+    best, clocks = _planned_deployment(arguments)
+    maker = UserCommand(arguments.command)
+    given = {
+        name: [int(value) for value in values.split(",")]
+        for name, _, values in (text.partition("=") for text in arguments.flag)
+    }
+    settings = around([best], maker.knobs, given, cores=available_cores())
+    workload = best.workload
+    loads = [Load(workload, concurrency=int(n)) for n in arguments.loads.split(",")]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    runner = TrialRunner(
+        maker,
+        loads,
+        vocab=best.model.vocab,
+        folder=arguments.out,
+        limits=TrialLimits(start_s=arguments.start_limit, repeats=2),
+    )
+    recorded = _measure_all(settings, runner, arguments.out)
+
+    print(_promises(recorded, clocks))
+    print()
+    print(_searches(recorded, clocks, runner))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", help="folder with a config.json")
+    parser.add_argument("--command", required=True)
+    parser.add_argument("--formats", default="fp32/fp32")
+    parser.add_argument("--isl", type=int, default=64)
+    parser.add_argument("--osl", type=int, default=16)
+    parser.add_argument("--loads", default="1,4,16")
+    parser.add_argument("--flag", action="append", default=[], help="requests=1,2,4,8,16")
+    parser.add_argument("--operators", type=Path)
+    parser.add_argument("--start-limit", type=float, default=600)
+    parser.add_argument("--out", type=Path, default=Path("proved"))
+    return parser.parse_args()
+
+
+def _planned_deployment(arguments: argparse.Namespace) -> tuple[Deployment, StepTimerFactory]:
+    """Return the plan's deployment at the largest load, and the times of operators."""
+    weights, _, cache = arguments.formats.partition("/")
+    request = PlanRequest(
+        model=describe_model(arguments.model),
+        systems=(resolve_system("local"),),
+        gpus=1,
+        workload=Workload(arguments.isl, arguments.osl),
+        formats=(Formats(weights, kv=cache or "bf16"),),
+    )
+    clocks = StepTimerFactory(find_tables(arguments.operators), TrainedPredictorCache())
+    found = plan(request, clocks)
+    most = max(int(n) for n in arguments.loads.split(","))
+    best = replace(found.deployment(found.best), concurrency=most)
+    return best, clocks
+
+
+def _measure_all(settings: SettingSpace, runner: TrialRunner, out: Path) -> Recorded:
+    """Start every setting that the record lacks, the plan's own first."""
+    subject = Subject("serve", runner.maker.identity, "this machine", "benchmark")
+    store = Store(out / "trials.db")
+    problem = trial_problem(list(runner.loads), NO_LIMITS)
+    rows = {m.config: m for m in store.measurements(subject, problem)}
+    order = [settings.planned, *(c for c in settings.space if c != settings.planned)]
+    for config in order:
+        if config in rows:
+            continue
+        begun = time.monotonic()
+        trial = runner.run(config, settings.setting(config), {})
+        row = trial.to_measurement(problem, subject.device, NO_LIMITS)
+        store.put(subject, [row])
+        rows[config] = row
+        told = f"{row.time_ms:.1f} ms per token" if row.ok else row.error
+        print(f"{dict(config)}: {told}, {time.monotonic() - begun:.0f} s", flush=True)
+    known = {config: rows[config] for config in order}
+    return Recorded(settings, runner.loads, known)
+
+
+def _promises(recorded: Recorded, clocks: StepTimerFactory) -> str:
+    """Return promise and proof of the plan's setting, before and after it was started."""
+    predictor = ServerPredictor(clocks)
+    planned = recorded.settings.planned
+    setting = recorded.settings.setting(planned)
+    shown = stored_figures(recorded.rows[planned], list(recorded.loads))
+    before = {load: predictor.promise(setting, load) for load in recorded.loads}
+    predictor.learn([Observation(setting, load, vars(of)) for load, of in shown.items()])
+
+    # The other settings were not seen: are they promised better?
+    lines = []
+    for load in recorded.loads:
+        cells = [f"{getattr(before[load], name):,.1f}" for name in FIGURES]
+        proofs = [f"{getattr(shown[load], name):,.1f}" for name in FIGURES]
+        lines.append(["plan's setting", load.name, *_beside(cells, proofs)])
+    uncorrected = ServerPredictor(clocks)
+    by_name = {
+        "as planned": uncorrected.promise,
+        "one factor on all times": _one_factor(uncorrected, setting, shown),
+        "three factors of a step": predictor.promise,
+    }
+    for name, promise in by_name.items():
+        errors = _errors(recorded, promise)
+        texts = [f"{100 * errors[figure]:.0f} %" for figure in FIGURES]
+        lines.append([f"error of other settings: {name}", "all", *texts])
+    return markdown(["", "load", "TTFT ms", "TPOT ms", "tokens/s"], lines)
+
+
+def _beside(promised: Sequence[str], proven: Sequence[str]) -> list[str]:
+    return [f"{a} → {b}" for a, b in zip(promised, proven, strict=True)]
+
+
+def _one_factor(
+    predictor: ServerPredictor, setting: Setting, shown: Mapping[Load, PlainFigures]
+) -> PromiseOf:
+    """Return the simplest correction: the mean error of the plan's setting, on all figures."""
+    logs = [
+        log(of.tpot_ms / predictor.promise(setting, load).tpot_ms) for load, of in shown.items()
+    ]
+    factor = exp(fmean(logs))
+
+    def promise(other: Setting, load: Load) -> Promise:
+        planned = predictor.promise(other, load)
+        return Promise(
+            ttft_ms=planned.ttft_ms * factor,
+            tpot_ms=planned.tpot_ms * factor,
+            tokens_per_s=planned.tokens_per_s / factor,
+        )
+
+    return promise
+
+
+def _errors(recorded: Recorded, promise_of: PromiseOf) -> dict[str, float]:
+    """Return the median relative error of the settings other than the plan's."""
+    errors: dict[str, list[float]] = {name: [] for name in FIGURES}
+    for config, row in recorded.rows.items():
+        if config == recorded.settings.planned or not row.ok:
+            continue
+        setting = recorded.settings.setting(config)
+        for load, shown in stored_figures(row, list(recorded.loads)).items():
+            promise = promise_of(setting, load)
+            for name in FIGURES:
+                measured = getattr(shown, name)
+                errors[name].append(abs(getattr(promise, name) / measured - 1.0))
+    return {name: median(values) for name, values in errors.items()}
+
+
+def _searches(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner) -> str:
+    """Return the share of the best score that each search reaches after some starts."""
+    lines = []
+    planned = recorded.score(recorded.settings.planned)
+    lines.append(["the plan's own", *[f"{recorded.best / planned:.3f}"] * len(STARTS)])
+    for name in BLIND:
+        shares = [_blind(recorded, name, seed) for seed in range(SEEDS)]
+        lines.append([f"{name}, no predictor", *_means(shares)])
+    corrected = _corrected(recorded, clocks, runner)
+    lines.append(["the corrected plan", *_means([corrected])])
+    title = f"{len(recorded.rows)} settings"
+    return markdown([title, *(f"after {n}" for n in STARTS)], lines)
+
+
+def _means(shares: Sequence[Sequence[float]]) -> list[str]:
+    return [f"{fmean(of_seed[i] for of_seed in shares):.3f}" for i in range(len(STARTS))]
+
+
+def _blind(recorded: Recorded, kind: str, seed: int) -> list[float]:
+    """Return the shares of a searcher that starts with the plan's setting, and knows no plan."""
+    searcher = make_searcher(kind, recorded.settings.space, seed=seed)
+    return _replay(recorded, searcher)
+
+
+def _corrected(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner) -> list[float]:
+    """Return the shares of the product's search."""
+    prover = Prover(
+        settings=recorded.settings,
+        runner=runner,
+        predictor=ServerPredictor(clocks),
+        requirements=NO_LIMITS,
+        plan_promises={},
+        budget=Budget(),
+        subject=Subject("serve", "replay", "this machine", "benchmark"),
+        store=FallibleStore(False),
+    )
+    space = recorded.settings.space
+    searcher = CorrectedSearcher(space, prover.correct)
+    return _replay(recorded, searcher)
+
+
+def _replay(recorded: Recorded, searcher: AskTell[Configuration]) -> list[float]:
+    """Return the best score over the found one after each number of `STARTS`."""
+    found: list[float] = []
+
+    def measure(configs: tuple[Configuration, ...]) -> list[Measurement]:
+        found.extend(recorded.score(config) for config in configs)
+        return [recorded.rows[config] for config in configs]
+
+    stopping = Stopping(min(STARTS[-1], len(recorded.rows)))
+    run(search(searcher, stopping, first=[recorded.settings.planned]), measure)
+    return [recorded.best / min(found[:n]) for n in STARTS]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Reports of serving benchmarks as lines of ``vllm bench serve --save-result``.
+
+Read are GuideLLM's ``benchmarks.json``, AIPerf's ``profile_export_aiperf.json`` and the reports of
+stages of inference-perf. None records the engine's layout: it stands in ``tp``, ``pp``, ``dp`` and
+``ep`` that the user adds at the top, or in the metadata that GuideLLM takes (``--output-extras``).
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from foretune.datasets.time_units import MS_PER_UNIT
+from foretune.errors import UsageError
+
+Document = Mapping[str, Any]
+
+LABELS = ("tp", "pp", "dp", "ep", "weights", "kv", "moe", "model_id", "max_concurrency")
+"""What a user may add to a report, or to a line."""
+
+MS_PER_SECOND = 1e3
+
+
+def lines_of(document: Document, path: Path) -> list[dict[str, Any]]:
+    """Return the lines in a document: its own if it is one, or those of a known report.
+
+    Raises UsageError for a report of a run that was stopped, or that lacks what a line needs.
+    """
+    for is_report, lines in _READERS:
+        if is_report(document):
+            labels = {name: document[name] for name in LABELS if name in document}
+            return [{**line, **labels} for line in lines(document, path)]
+    return [dict(document)]
+
+
+def _guidellm(document: Document, path: Path) -> list[dict[str, Any]]:
+    """Return a line per benchmark of GuideLLM.
+
+    Its time between tokens leaves the first one out, as vLLM's TPOT does; its ``tpot`` does not.
+    """
+    lines = []
+    for benchmark in document["benchmarks"]:
+        metrics = _get(benchmark, "metrics") or {}
+        prompt = _successful(metrics, "prompt_token_count", path)
+        output = _successful(metrics, "output_token_count", path)
+        completed = prompt.get("count")
+        ttft = _successful(metrics, "time_to_first_token_ms", path)
+        tpot = _successful(metrics, "inter_token_latency_ms", path)
+        extras = _get(benchmark, "extras") or _get(document, "args", "output_extras") or {}
+        lines.append(
+            {
+                **{name: extras[name] for name in LABELS if name in extras},
+                "model_id": _guidellm_model(document, benchmark),
+                "completed": completed,
+                "total_input_tokens": _product(prompt.get("mean"), completed),
+                "total_output_tokens": _product(output.get("mean"), completed),
+                "median_ttft_ms": ttft.get("median"),
+                "median_tpot_ms": tpot.get("median"),
+                "max_concurrency": _guidellm_concurrency(benchmark, metrics, path),
+            }
+        )
+    return lines
+
+
+def _guidellm_model(document: Document, benchmark: Document) -> str | None:
+    """Return the name of the model; releases keep it in several places."""
+    places = (
+        (benchmark, ("config", "backend", "model")),
+        (benchmark, ("worker", "backend_model")),
+        (document, ("config", "backend", "model")),
+        (document, ("config", "model")),
+        (document, ("args", "model")),
+    )
+    found = (_get(holder, *keys) for holder, keys in places)
+    return next((str(name) for name in found if name), None)
+
+
+def _guidellm_concurrency(benchmark: Document, metrics: Document, path: Path) -> Any:
+    """Return the requests in flight: as asked for, or else as measured on average."""
+    strategy = _get(benchmark, "config", "strategy") or _get(benchmark, "args", "strategy") or {}
+    kind = strategy.get("type_")
+    if kind == "synchronous":
+        return 1
+    if kind == "concurrent":
+        return strategy.get("streams") or strategy.get("max_concurrency")
+    return _successful(metrics, "request_concurrency", path).get("mean")
+
+
+def _successful(metrics: Document, name: str, path: Path) -> Document:
+    """Return a metric's statistics over the successful requests."""
+    statistics = _get(metrics, name, "successful")
+    if not isinstance(statistics, dict):
+        raise UsageError(
+            f"--calibrate {path} is a report of GuideLLM without {name} of successful requests: "
+            "give the benchmarks.json of a run with tokens streamed"
+        )
+    return statistics
+
+
+def _aiperf(document: Document, path: Path) -> list[dict[str, Any]]:
+    """Return the line of a run of AIPerf."""
+    if document.get("was_cancelled") or document.get("is_complete") is False:
+        raise UsageError(f"--calibrate {path} is of a run of AIPerf that was stopped: run it again")
+    completed = _get(document, "request_count", "avg")
+    return [
+        {
+            "model_id": _aiperf_model(_get(document, "input_config") or {}),
+            "completed": completed,
+            "total_input_tokens": _product(
+                _get(document, "input_sequence_length", "avg"), completed
+            ),
+            "total_output_tokens": _product(
+                _get(document, "output_sequence_length", "avg"), completed
+            ),
+            "median_ttft_ms": _aiperf_ms(document, "time_to_first_token", path),
+            "median_tpot_ms": _aiperf_ms(document, "inter_token_latency", path),
+            "max_concurrency": _aiperf_concurrency(_get(document, "input_config") or {}),
+        }
+    ]
+
+
+def _aiperf_model(config: Document) -> str | None:
+    """Return the one model of a run; the first layout is of releases before 0.12."""
+    names = _get(config, "endpoint", "model_names") or config.get("models") or config.get("model")
+    if isinstance(names, dict):
+        names = names.get("items")
+    if isinstance(names, list):
+        if len(names) != 1:
+            return None
+        names = names[0]
+    if isinstance(names, dict):
+        names = names.get("name")
+    return str(names) if names else None
+
+
+def _aiperf_concurrency(config: Document) -> Any:
+    """Return the concurrency of the measured phase."""
+    asked = _get(config, "loadgen", "concurrency")
+    phases = config.get("phases")
+    if asked is None and isinstance(phases, list):
+        measured = [
+            phase
+            for phase in phases
+            if isinstance(phase, dict) and not phase.get("exclude_from_results")
+        ]
+        if len(measured) == 1:
+            asked = measured[0].get("concurrency")
+    return asked
+
+
+def _aiperf_ms(document: Document, name: str, path: Path) -> float | None:
+    """Return the median of a metric in milliseconds."""
+    metric = _get(document, name)
+    if not isinstance(metric, dict) or not isinstance(metric.get("p50"), (int, float)):
+        return None
+    unit = str(metric.get("unit", ""))
+    if unit not in MS_PER_UNIT:
+        raise UsageError(f"--calibrate {path}: {name} has the unit {unit!r}, which is no time")
+    return float(metric["p50"]) * MS_PER_UNIT[unit]
+
+
+def _inference_perf(document: Document, path: Path) -> list[dict[str, Any]]:
+    """Return the line of a stage of inference-perf, whose latencies are seconds.
+
+    Without a recorded concurrency, Little's law gives its mean: requests per second times the mean
+    seconds of a request.
+    """
+    successes = document["successes"]
+    latency = _get(successes, "latency") or {}
+    completed = successes.get("count")
+    concurrency = _get(document, "load_summary", "concurrency")
+    if concurrency is None:
+        concurrency = _product(
+            _get(successes, "throughput", "requests_per_sec"),
+            _get(latency, "request_latency", "mean"),
+        )
+    prompt = _get(successes, "prompt_tokens", "mean") or _get(successes, "prompt_len", "mean")
+    output = _get(successes, "output_len", "mean")
+    return [
+        {
+            "completed": completed,
+            "total_input_tokens": _product(prompt, completed),
+            "total_output_tokens": _product(output, completed),
+            "median_ttft_ms": _product(
+                _get(latency, "time_to_first_token", "median"), MS_PER_SECOND
+            ),
+            "median_tpot_ms": _product(
+                _get(latency, "time_per_output_token", "median"), MS_PER_SECOND
+            ),
+            "max_concurrency": concurrency,
+        }
+    ]
+
+
+def _get(document: Any, *keys: str) -> Any:
+    """Return the value at a path of keys; None if there is none."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def _product(left: Any, right: Any) -> float | None:
+    """Return a product; None if a factor is no number."""
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return float(left) * float(right)
+    return None
+
+
+def _is_guidellm(document: Document) -> bool:
+    return isinstance(document.get("benchmarks"), list)
+
+
+def _is_aiperf(document: Document) -> bool:
+    return (
+        isinstance(_get(document, "time_to_first_token"), dict)
+        and "unit" in document["time_to_first_token"]
+    )
+
+
+def _is_inference_perf(document: Document) -> bool:
+    return isinstance(_get(document, "successes", "latency"), dict)
+
+
+_Reader = Callable[[Document, Path], list[dict[str, Any]]]
+_READERS: tuple[tuple[Callable[[Document], bool], _Reader], ...] = (
+    (_is_guidellm, _guidellm),
+    (_is_aiperf, _aiperf),
+    (_is_inference_perf, _inference_perf),
+)
+"""Which document is a report, and how its lines are read."""

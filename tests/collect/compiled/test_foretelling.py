@@ -1,0 +1,89 @@
+"""What cannot run on an architecture, foretold from unoptimized code."""
+
+import pytest
+
+pytest.importorskip("triton")
+torch = pytest.importorskip("torch")
+
+from foretune.collect.compiled.foretelling import BlockCode, foretell
+from foretune.collect.compiled.gpu_targets import get_target
+from foretune.errors import UsageError
+
+ARGUMENTS = {"a": torch.float16, "b": torch.float16, "c": torch.float16}
+ARGUMENTS |= {"M": 4096, "N": 4096, "K": 4096}
+LARGE = {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 4}
+SMALL = {"BM": 32, "BN": 32, "BK": 32, "num_warps": 4, "num_stages": 2}
+LARGE_STEP = (128 + 256) * 64 * 2
+"""Bytes of the two operands of a step."""
+
+
+@pytest.fixture
+def large(toys):
+    """The code of the large tile."""
+    from foretune.collect.compiled.compiling import first_code, specialize
+
+    specialized = specialize(toys.matmul, [], ARGUMENTS, LARGE, get_target("sm_80"))
+    return BlockCode.parse(first_code(specialized))
+
+
+def test_block_code_shows_what_a_step_loads_and_what_is_stored(large):
+    assert large == BlockCode(
+        step_bytes=LARGE_STEP,
+        rows=128,
+        operand_elements=64 * 256,
+        result_bytes=128 * 256 * 2,
+    )
+
+
+# What Triton 3.9 compiles for the same tiles.
+@pytest.mark.parametrize(
+    ("target", "shared_bytes"),
+    [
+        ("sm_75", 65536),  # one operand in fp32
+        ("sm_80", 3 * LARGE_STEP),  # 147456
+        ("sm_90", 4 * LARGE_STEP),  # 196608
+        ("sm_120", 3 * LARGE_STEP),
+        ("gfx942", 3 * LARGE_STEP),
+    ],
+)
+def test_block_code_shared_memory_is_what_compiling_finds(large, target, shared_bytes):
+    assert large.shared_bytes(LARGE, get_target(target)) == shared_bytes
+
+
+def test_foretell_names_what_does_not_fit(toys):
+    targets = [get_target(name) for name in ("sm_80", "sm_89", "gfx942")]
+
+    reasons = foretell(toys.matmul, ARGUMENTS, [LARGE, SMALL], targets)
+
+    assert reasons["sm_80"] == ["", ""]  # 147456 of 166912 bytes
+    assert "147456 bytes of shared memory, sm_89 has 101376" in reasons["sm_89"][0]
+    assert reasons["sm_89"][1] == ""
+    assert reasons["gfx942"][0]
+
+
+def test_foretell_counts_threads_of_wide_waves(toys):
+    config = {**SMALL, "num_warps": 32}
+    targets = [get_target(name) for name in ("sm_80", "gfx942", "gfx1100")]
+
+    reasons = foretell(toys.matmul, ARGUMENTS, [config], targets)
+
+    assert reasons == {
+        "sm_80": [""],
+        "gfx942": ["it needs 2048 threads, gfx942 has 1024"],
+        "gfx1100": [""],
+    }
+
+
+def test_foretell_names_a_type_that_an_architecture_lacks(toys):
+    arguments = {**ARGUMENTS, "a": torch.float8_e4m3fn, "b": torch.float8_e4m3fn}
+    targets = [get_target(name) for name in ("sm_80", "sm_90")]
+
+    reasons = foretell(toys.matmul, arguments, [SMALL], targets)
+
+    assert "fp8" in reasons["sm_80"][0]
+    assert reasons["sm_90"] == [""]
+
+
+def test_foretell_missing_argument_is_an_error(toys):
+    with pytest.raises(UsageError, match="lacks"):
+        foretell(toys.matmul, {"a": torch.float16}, [SMALL], [get_target("sm_80")])

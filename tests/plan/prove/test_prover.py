@@ -1,0 +1,210 @@
+"""The loop over real processes: toy servers whose times follow a law."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from served_toys import toy_template
+
+from foretune.errors import UsageError
+from foretune.plan import PlanRequest, Requirements, Workload
+from foretune.plan.prove.command import UserCommand
+from foretune.plan.prove.load import Load
+from foretune.plan.prove.prediction import Promise, ServerPredictor
+from foretune.plan.prove.prover import Budget, Prover
+from foretune.plan.prove.saving import ProofFolder, proof_to_json
+from foretune.plan.prove.server import ServerCommand, ServerProcess, free_port
+from foretune.plan.prove.setting import around
+from foretune.plan.prove.telling import brief_rows, sentences
+from foretune.plan.prove.trial_runner import TrialLimits, TrialRunner
+from foretune.tune.store.fallible import FallibleStore
+from foretune.tune.store.subject import Subject
+
+LOADS = [Load(Workload(isl=16, osl=4), concurrency=n) for n in (1, 8)]
+KEPT = Promise(ttft_ms=1e4, tpot_ms=1e3, tokens_per_s=1.0)
+BROKEN = Promise(ttft_ms=1e-3, tpot_ms=1e-3, tokens_per_s=1e6)
+SUBJECT = Subject("serve", "toy", "toy CPU", "toy 1")
+
+
+@pytest.fixture
+def make_prover(deployment, timers, tmp_path):
+    def make(template, given=None, promise=KEPT, requirements=None, url="", **budget):
+        maker = UserCommand(template)
+        # The plan's own is the first of the given values.
+        planned = replace(deployment, concurrency=(given or {}).get("requests", [8])[0])
+        settings = around([planned], maker.knobs, given or {}, cores=2)
+        runner = TrialRunner(
+            maker,
+            LOADS,
+            vocab=1000,
+            folder=tmp_path / "logs",
+            limits=TrialLimits(start_s=60, run_s=60, repeats=2),
+            url=url,
+        )
+        return Prover(
+            settings=settings,
+            runner=runner,
+            predictor=ServerPredictor(timers),
+            requirements=requirements or Requirements(),
+            plan_promises=dict.fromkeys(LOADS, promise),
+            budget=Budget(**{"starts": 3, "pairs": 0, **budget}),
+            subject=SUBJECT,
+            store=FallibleStore(tmp_path / "store.db"),
+        )
+
+    return make
+
+
+def test_a_kept_promise_is_proven(make_prover):
+    prover = make_prover(toy_template("--step-ms", "2"))
+    proof = prover.prove()
+    assert proof.is_kept
+    assert len(proof.trials) == 1  # nothing to vary
+    assert proof.search.reason in ("exhausted", "regret")
+    shown = proof.planned.figures[LOADS[0]]
+    assert shown.tpot_ms >= 2.0
+    assert shown.tokens_per_s > 0
+    assert proof.planned.memory_gib > 0
+    assert sentences(proof, prover.settings)[0] == "promise kept at 8 at once"
+
+
+def test_a_broken_promise_names_its_figures(make_prover):
+    prover = make_prover(toy_template("--step-ms", "2"), promise=BROKEN)
+    proof = prover.prove()
+    assert not proof.is_kept
+    verdict = sentences(proof, prover.settings)[0]
+    assert verdict.startswith("promise broken at 8 at once: the time to the first token is ")
+    assert "the throughput is" in verdict
+
+
+def test_the_search_finds_more_requests_at_once(make_prover, deployment):
+    """The plan starts with one slot of four; a step takes 20 ms, however full it is."""
+    template = toy_template("--slots", "{requests}", "--step-ms", "20")
+    prover = make_prover(template, {"requests": [1, 2, 8]}, starts=3, pairs=2)
+    proof = prover.prove()
+    assert proof.best.config["requests"] == 8
+    assert proof.gain > 2
+    assert proof.comparison.is_verified
+    assert len(proof.trials) == 3 + 4
+    assert proof.trials[1].config["requests"] == 8  # the predictor knows that it gains
+    rows = brief_rows(proof, prover.settings)
+    assert len(rows) == 2 * len(proof.trials)
+
+
+def test_what_runs_out_of_memory_teaches_the_memory_model(make_prover):
+    """More than four slots do not fit; the best of the rest is found."""
+    prover = make_prover(
+        toy_template("--slots", "{requests}", "--max-slots", "4", "--step-ms", "5"),
+        {"requests": [1, 2, 4, 6, 8]},
+        starts=4,
+    )
+    proof = prover.prove()
+    failed = [trial for trial in proof.trials if not trial.ok]
+    assert failed
+    assert all(trial.reason.startswith("out of memory") for trial in failed)
+    assert proof.best is not None
+    assert proof.best.config["requests"] <= 4
+
+
+@pytest.mark.parametrize(
+    ("fail", "reason"),
+    [
+        ("start", "it ended with status 1"),
+        ("die", "it ended with status 3: RuntimeError: the engine died"),
+        ("refuse", "no request was answered: status 400"),
+    ],
+)
+def test_a_plan_that_cannot_be_served_is_broken(make_prover, fail, reason):
+    prover = make_prover(toy_template("--fail", fail))
+    proof = prover.prove()
+    assert not proof.is_kept
+    assert proof.best is None
+    assert proof.planned.reason.startswith(reason)
+    assert "did not serve" in sentences(proof, prover.settings)[0]
+
+
+def test_a_server_that_hangs_costs_its_limit(make_prover):
+    prover = make_prover(toy_template("--fail", "hang"))
+    prover.runner.limits = TrialLimits(60, run_s=0.5, repeats=1)
+    proof = prover.prove()
+    assert "TimeoutError" in proof.planned.reason
+
+
+def test_limits_choose_a_lower_load(make_prover):
+    """At eight requests, one slot makes seven wait longer than the limit allows."""
+    template = toy_template("--slots", "1", "--step-ms", "20")
+    prover = make_prover(template, requirements=Requirements(ttft_ms=150))
+    proof = prover.prove()
+    assert not proof.is_kept
+    assert proof.holds_limits  # alone, a request is in time
+
+
+def test_trials_survive_and_are_used_again(make_prover):
+    template = toy_template("--slots", "{requests}", "--step-ms", "20")
+    given = {"requests": [1, 8]}
+    first = make_prover(template, given, starts=2).prove()
+    again = make_prover(template, given, starts=2)
+    proof = again.prove()
+    assert len(first.trials) == 2
+    assert len(proof.trials) == 1  # the plan's own is started again, the other one is known
+
+
+def test_answers_that_end_early_are_noticed(make_prover):
+    prover = make_prover(toy_template("--fail", "short"))
+    proof = prover.prove()
+    assert any("ignores ignore_eos" in line for line in sentences(proof, prover.settings))
+
+
+def test_a_running_server_is_loaded_but_not_stopped(make_prover, tmp_path):
+    port = free_port()
+    command = ServerCommand(toy_template().format(port=port).split(), port=port)
+    with ServerProcess(command, tmp_path / "log", grace_s=2.0) as server:
+        server.wait_until_healthy(60)
+        prover = make_prover(toy_template(), url=server.url)
+        proof = prover.prove()
+        assert proof.planned.ok
+        assert len(proof.trials) == 1
+        server.check_alive()
+        engine = dict(proof.planned.proofs[LOADS[1]].engine)
+        assert engine["cache_hit_share"] == 0.5
+
+
+def test_a_running_server_that_is_not_there(make_prover):
+    prover = make_prover(toy_template(), url=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(UsageError, match="does not answer"):
+        prover.prove()
+
+
+def test_everything_is_in_the_folder(make_prover, tmp_path, deployment):
+    request = PlanRequest(
+        model=deployment.model,
+        systems=(deployment.system,),
+        gpus=1,
+        workload=LOADS[0].workload,
+    )
+    folder = ProofFolder.create(tmp_path / "out", request)
+    prover = make_prover(toy_template("--step-ms", "2"))
+    prover.on_trial = lambda trial: folder.add(trial, {"model_id": "small", "tp": 1})
+    proof = prover.prove()
+    folder.finish(proof, prover.settings, title="Proof")
+
+    (trial,) = [json.loads(line) for line in (folder.path / "trials.jsonl").open()]
+    assert trial["loads"][1]["proven"]["tokens_per_s"]["value"] > 0
+    lines = [json.loads(line) for line in folder.lines.open()]
+    assert [line["max_concurrency"] for line in lines] == [1, 8]
+    assert lines[0]["total_output_tokens"] == 4 * lines[0]["completed"]
+    assert "promise kept" in folder.report.read_text()
+    answer = json.loads((folder.path / "proof.json").read_text())
+    assert answer == json.loads(json.dumps(proof_to_json(proof, prover.settings)))
+    assert answer["kept"]
+
+
+def test_too_many_settings_are_refused(make_prover):
+    prover = make_prover(toy_template("--slots", "{requests}"), {"requests": list(range(1, 2100))})
+    with pytest.raises(UsageError, match="too many to predict"):
+        prover.prove()
+
+
+def test_a_load_is_closed_or_open():
+    with pytest.raises(UsageError):
+        replace(LOADS[0], rate=1.0)

@@ -1,0 +1,70 @@
+"""What the tests of tasks share: the judge's workers are objects of this process."""
+
+import sys
+import tempfile
+
+import pytest
+
+from foretune.errors import ForetuneError, MeasurementError, describe_error
+from foretune.tune import judge as module
+
+
+class SameProcess:
+    """An implementation in this process, which starts at once; others need a second each."""
+
+    def __init__(self, factory, advice=None):
+        self.factory = factory
+        self.implementation = None
+
+    def call(self, method, *arguments, limit_s):
+        self.implementation = self.implementation or self.factory()
+        try:
+            return getattr(self.implementation, method)(*arguments)
+        except ForetuneError:
+            raise
+        except Exception as e:
+            raise MeasurementError(describe_error(e)) from e
+
+    def close(self):
+        self.implementation = None
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Judge in this process, with few rounds; a busy machine makes no honest code a liar."""
+    monkeypatch.setattr(module, "WorkerProcess", SameProcess)
+    monkeypatch.setattr(module, "LOOKS", {2: 1.0})
+    monkeypatch.setattr(module, "BURST_S", 0.002)
+    monkeypatch.setattr(module, "CLOCK_NOISE_MS", 5.0)
+
+
+@pytest.fixture
+def fresh_modules(tmp_path):
+    """Forget the modules of a test's files: the next test has others of the same names."""
+    path = list(sys.path)
+    places = (f"{tempfile.gettempdir()}/foretune-task-", str(tmp_path))
+    yield
+    sys.path[:] = path
+    for name in list(sys.modules):
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(places):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def judge_folder(in_process, fresh_modules):
+    """Return a function that judges a folder in this process."""
+    from foretune.tune.judge import judge
+    from foretune.tune.tasks.folder import read_task
+
+    def judged(folder, problems=(), tolerance=None, **options):
+        with read_task(folder, problems, **options) as task:
+            return judge(
+                task.candidate,
+                task.reference,
+                task.problems,
+                inputs=task.inputs,
+                tolerance=tolerance,
+                session_s=0.02,
+            )
+
+    return judged

@@ -1,0 +1,1 @@
+"""The gate: compares two revisions of a project by their benchmarks."""
