@@ -197,7 +197,13 @@ class StepTimerFactory:
         if key not in self._timers:
             similar = self._similar_systems(system)
             operator_timer = OperatorTimer(
-                system.device, self._tables, system.name, backend, similar, self.predictors
+                system.device,
+                self._tables,
+                system.name,
+                backend,
+                similar_systems=similar,
+                predictors=self.predictors,
+                links=system,
             )
             self._timers[key] = StepTimer(operator_timer)
         return self._timers[key]

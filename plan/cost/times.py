@@ -17,12 +17,14 @@ from foretune.plan.cost.measured_operators import (
     LAUNCH_MS,
     MeasuredOperators,
 )
+from foretune.plan.cost.network import network_ms
 from foretune.plan.cost.operator_predictor import OperatorPredictor, TrainedPredictorCache
 from foretune.plan.cost.product_law import LAW_KERNELS, has_law, law_ms
 from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.formats import table_name
+from foretune.plan.describe.system import System
 
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
 SOURCES: tuple[Source, ...] = ("measured", "interpolated", "predicted", "roofline")
@@ -71,6 +73,7 @@ class OperatorTimer:
         backend: the engine; others on the same system fill its gaps.
         similar_systems: systems to borrow efficiency from if this one was not measured.
         predictors: cache of predictors; None takes the user's.
+        links: the system's nodes and links; None if all ranks are on one node.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class OperatorTimer:
         backend: str = "",
         similar_systems: Sequence[str] = (),
         predictors: TrainedPredictorCache | None = None,
+        links: System | None = None,
     ) -> None:
         self.device = device
         self.system = system
@@ -93,6 +97,7 @@ class OperatorTimer:
                 engines = sorted(tables.backends(name), key=lambda engine: engine != backend)
                 self._system_engines += [(name, engine) for engine in engines]
         self._has_law = has_law(device)
+        self._links = links
         self._measured: dict[tuple[str, str, str], MeasuredOperators | None] = {}
         self._predictor_cache = predictors or TrainedPredictorCache()
         self._predictors: dict[str, OperatorPredictor] = {}
@@ -145,12 +150,35 @@ class OperatorTimer:
             log_ms[replaced] = answer.log_ms[better]
             source[replaced] = answer.source[better]
             watts[replaced] = answer.watts[better]
+
+        # 4. Exchanges between nodes: no table has them.
+        for row, ms in self._between_nodes(operators):
+            log_ms[row] = np.log(ms)
+            source[row] = PREDICTED
         return OperatorTimes(
             ms=np.exp(log_ms),
             source=np.array(SOURCES)[source],
             watts=watts,
             bound_ms=np.nan_to_num(bound_ms),
         )
+
+    def _between_nodes(self, operators: pd.DataFrame) -> Iterator[tuple[int, float]]:
+        """Yield the exchanges among more ranks than fast links join: row and milliseconds."""
+        if self._links is None or "problem.devices" not in operators:
+            return
+        devices = operators["problem.devices"].to_numpy(dtype=float)
+        for row in np.flatnonzero(devices > self._links.fast_domain_gpus):
+            operator = operators.iloc[row]
+            yield (
+                int(row),
+                network_ms(
+                    kernel=str(operator["kernel"]),
+                    size=float(operator["problem.message_bytes"]),
+                    ranks=float(devices[row]),
+                    stride=1,
+                    system=self._links,
+                ),
+            )
 
     def _train_predictors(self, queries: "Sequence[_Query]") -> None:
         """Load or train the predictors that queries need."""

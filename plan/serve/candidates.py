@@ -129,9 +129,9 @@ def _is_useful(layout: Layout, request: PlanRequest, system: System) -> bool:
     # Attention-DP of a dense model equals several replicas of a smaller layout.
     if layout.dp > 1 and not request.model.is_moe:
         return False
-    # Tensor- and expert-parallel ranks stay within the fast links: exchanges over a network were
-    # not measured.
-    if layout.tp * layout.dp > system.fast_domain_gpus:
+    # Ranks beyond the fast links fill whole nodes, as engines start them.
+    ranks = layout.tp * layout.dp
+    if ranks > system.fast_domain_gpus and ranks % system.fast_domain_gpus:
         return False
     if request.speculation is not None and request.speculation.illegal_because(layout) is not None:
         return False

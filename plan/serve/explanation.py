@@ -268,8 +268,8 @@ def _exclusion_notes(plan: Plan) -> list[str]:
     exceeded = [f"{n} GPUs of {name}" for name, n in fast_domains.items() if most_gpus > n]
     if exceeded:
         lines.append(
-            f"ranks of a layer stay within {', '.join(exceeded)}: network exchanges were not "
-            "measured"
+            f"layouts beyond {', '.join(exceeded)} exchange over the network: their times are of "
+            "a model, not measured"
         )
     return lines
 

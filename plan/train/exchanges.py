@@ -1,26 +1,19 @@
 """Exchanges between the ranks of a training run.
 
 Tensor, sequence, expert and pipeline ranks, and replicas exchange data. Within fast links, times
-are those of measured collectives. Beyond them, a ring is as slow as its slowest link: the one into
-a node, where all ranks of the group use their network adapters together.
+are those of measured collectives; beyond them, those of `foretune.plan.cost.network`.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
 from typing import NamedTuple
 
+from foretune.plan.cost.network import network_ms
 from foretune.plan.cost.operator import BF16_BYTES, Operator, collective
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.train.recipe import Recipe, TrainingTask
 from foretune.plan.train.training_memory import StageParameters
-
-HOP_MS = 0.014
-"""Latency of a ring step or tree level between nodes: NCCL's estimate for its bandwidth-optimal
-protocol (``hwLat`` in ``src/graph/tuning.cc``)."""
-RING_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
-"""Number of times that each rank sends its share of the message to every other."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +38,8 @@ class Exchange:
 
     def network_ms(self, system: System) -> float:
         """Return the milliseconds of all runs over the links between nodes."""
-        ranks_per_domain = max(1, min(self.ranks, system.fast_domain_gpus // self.stride))
-        if self.kernel in ("send_recv", "all_to_all"):
-            # All ranks send to all at once; messages within a node use faster links.
-            hops = 1
-            share = 1.0 if self.kernel == "send_recv" else 1.0 - ranks_per_domain / self.ranks
-            gbps = system.inter_node_gbps
-        else:
-            # A ring over all domains, as fast as the adapters of a domain's ranks together.
-            hops = max(ceil(self.ranks / ranks_per_domain) - 1, 1)
-            share = RING_PASSES[self.kernel] * (self.ranks - 1) / self.ranks
-            gbps = min(system.intra_node_gbps, ranks_per_domain * system.inter_node_gbps)
-        if self.kernel == "all_reduce":  # sums go up and down a tree
-            hops = 2 * hops.bit_length()
-        return self.count * (HOP_MS * hops + share * self.bytes / (gbps * 1e6))
+        once_ms = network_ms(self.kernel, self.bytes, self.ranks, self.stride, system)
+        return self.count * once_ms
 
 
 class LayerExchanges(NamedTuple):

@@ -151,9 +151,12 @@ def test_notes_name_missing_measurements():
 def test_notes_name_exceeded_fast_links(small):
     wide = replace(small, layers=16)
     made = planned(("gb200", "l4"), model=wide, gpus=16, formats=(Formats(),))
-    said = [line for line in notes(made) if line.startswith("ranks")]
+    said = [line for line in notes(made) if line.startswith("layouts beyond")]
     assert said == [
-        "ranks of a layer stay within 8 GPUs of l4: network exchanges were not measured"
+        (
+            "layouts beyond 8 GPUs of l4 exchange over the network: their times are of a model, "
+            "not measured"
+        )
     ]
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from foretune.plan import describe_model, find_system
 from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.network import HOP_MS
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.train.exchanges import (
-    HOP_MS,
     Exchange,
     layer_exchanges,
     replica_exchanges,
