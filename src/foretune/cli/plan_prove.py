@@ -17,7 +17,7 @@ from foretune.support.console import progress_bar
 from foretune.support.progress import Progress
 
 if TYPE_CHECKING:
-    from foretune.cli.plan_serve import Answer
+    from foretune.cli.plan_answer import Answer
     from foretune.plan import Requirements
     from foretune.plan.prove.command import PlannedCommand, UserCommand
     from foretune.plan.prove.prover import Prover

@@ -5,7 +5,7 @@ Four steps: `parse_request` reads the options, `answer` plans and simulates the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +14,16 @@ import typer
 from foretune.cli import options, plan_options, plan_prove
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
+from foretune.cli.plan_answer import Answer
 from foretune.cli.plan_request import Load, check_required, parse_load, parse_request
 from foretune.cli.plan_table import show_front
 from foretune.errors import UsageError
 from foretune.support.files import translate_write_errors
 
 if TYPE_CHECKING:
-    from foretune.plan import Plan, PlanRequest
+    from foretune.plan import PlanRequest
     from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.serve.deployments.calibration import MeasuredLatencies
-    from foretune.plan.serve.deployments.deployment import Deployment
-    from foretune.plan.serve.simulation import SimulationResult
 
 RESULTS_PANEL = "Results"
 SYSTEM = typer.Option(
@@ -193,29 +192,6 @@ def serve(
     finally:  # a plan is answered even if a file cannot be written, or its proof fails
         if results:
             output.result(results)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A plan, and its best deployment with the step size that the simulation chose.
-
-    Attributes:
-        simulated: the best deployment's simulated latencies; None if it has pools and no requests
-            arrive.
-        commands: engine -> the shell text that starts the best deployment.
-        clocks: the operator times of the plan.
-    """
-
-    plan: "Plan"
-    best: "Deployment"
-    simulated: "SimulationResult | None"
-    commands: Mapping[str, str]
-    clocks: "StepTimerFactory"
-
-    @property
-    def replicas(self) -> int:
-        """Number of replicas of the best deployment."""
-        return int(self.plan.best["replicas"])
 
 
 def answer(

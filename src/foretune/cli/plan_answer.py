@@ -1,0 +1,34 @@
+"""A plan with its best deployment: what ``foretune plan serve`` shows, saves and proves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foretune.plan import Plan
+    from foretune.plan.cost.steps import StepTimerFactory
+    from foretune.plan.serve.deployments.deployment import Deployment
+    from foretune.plan.serve.simulation import SimulationResult
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A plan, and its best deployment with the step size that the simulation chose.
+
+    Attributes:
+        simulated: the best deployment's simulated latencies; None if it has pools and no requests
+            arrive.
+        commands: engine -> the shell text that starts the best deployment.
+        clocks: the operator times of the plan.
+    """
+
+    plan: "Plan"
+    best: "Deployment"
+    simulated: "SimulationResult | None"
+    commands: Mapping[str, str]
+    clocks: "StepTimerFactory"
+
+    @property
+    def replicas(self) -> int:
+        """Number of replicas of the best deployment."""
+        return int(self.plan.best["replicas"])
