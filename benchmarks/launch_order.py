@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python benchmarks/launch_order.py TABLE… [--keep LISTS.pickle]
 
-What is learned of kernels that multiply tiles goes to ``tune/triton/shipped/launches.npz``, what is
-learned of others to ``rows.npz``. Beside them, ``launches.json`` says from what it was learned. The
-rows of the tables are not in it. `recorded_left_out.py` prints how good it is.
+What is learned of kernels that multiply tiles goes to ``tune/triton/shipped/launches.npz``. Beside
+it, ``launches.json`` says from what it was learned. The rows of the tables are not in it.
+`recorded_left_out.py` prints how good it is.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from launch_training import fit_orders, fit_row_order
+from launch_training import fit_orders
 from recorded_lists import ProblemList, read_or_load
 
-from foretune.tune.triton import launch_order, row_order
+from foretune.tune.triton import launch_order
 
 PROBLEMS = 60
 """Maximum number of problems of a list: more kernels teach, more problems of a kernel do not."""
@@ -38,13 +38,10 @@ def main(argv: list[str] | None = None) -> None:
     problems = [p for of_kernel in lists for p in of_kernel.problems]
     orders = fit_orders([p.learned for p in problems if p.launches])
     orders.save(options.out / launch_order.SHIPPED.name)
-    rows = fit_row_order([p.learned_rows for p in problems if p.elements])
-    rows.save(options.out / row_order.SHIPPED.name)
 
     card = {
         "what": "orders of launches of Triton kernels, and time ratios",
-        "learned_by": "LambdaMART on columns of foretune.features.launches, isotonic curves; "
-        "boosted trees on columns of foretune.tune.triton.row_order",
+        "learned_by": "LambdaMART on columns of foretune.features.launches, isotonic curves",
         "holds": "trees and curves, no row of the tables",
         "tables": {path.name: _entry(path, lists) for path in options.tables},
     }

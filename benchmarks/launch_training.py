@@ -1,7 +1,6 @@
 """Fits the orders of launches (`foretune.tune.triton.launch_order`) to measured problems."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from foretune.tune.triton.launch_order import (
     ranking_scores,
     size_scores,
 )
-from foretune.tune.triton.row_order import RowOrder
 
 ROUNDS, MAX_DEPTH = 200, 6
 LAMBDAMART_PARAMETERS = {
@@ -42,20 +40,6 @@ MAX_LOG_SLOWDOWN = 1.5
 """Clip of log slow-downs; failures count as this."""
 MAX_FOLDS = 4
 """Maximum number of groups of kernels that are held out to fit the curves."""
-ROW_ROUNDS, ROW_MAX_DEPTH = 80, 3
-ROW_PARAMETERS = {
-    "objective": "reg:squarederror",
-    "base_score": 0.0,
-    "eta": 0.1,
-    "max_depth": ROW_MAX_DEPTH,
-    "subsample": 0.8,
-    "min_child_weight": 5,
-    "seed": 0,
-    "nthread": 1,
-}
-"""Shallow trees: few kernels teach them."""
-KERNEL_WEIGHT = 1000.0
-"""Sum of the weights of a kernel's runs."""
 KNOTS = 24
 """Number of knots of the curve."""
 MIN_SLOPE = 1e-3
@@ -105,41 +89,6 @@ def fit_orders(problems: Sequence[MeasuredProblem]) -> LaunchOrders:
             judged.append(p)
     curves = {name: _fit_curve(scores, judged) for name, scores in held_out.items()}
     return LaunchOrders(_fit_ranking(problems), _fit_sizes(problems), curves)
-
-
-@dataclass(frozen=True)
-class MeasuredRows:
-    """All candidates of one problem of a kernel without a product, measured.
-
-    ``columns`` are those of `RowLaunches`, ``rule`` is the rule's log slow-down; ``time_ms`` is
-    infinite for failures.
-    """
-
-    kernel: str
-    columns: np.ndarray
-    rule: np.ndarray
-    time_ms: np.ndarray
-
-
-def fit_row_order(problems: Sequence[MeasuredRows]) -> RowOrder:
-    """Fit the correction of the rule to problems; all kernels have equal weight."""
-    xgboost = require("xgboost", "learn", "a predictor of boosted trees")
-    runs_by_kernel = Counter[str]()
-    for p in problems:
-        runs_by_kernel[p.kernel] += int(np.isfinite(p.time_ms).sum())
-
-    columns, errors, weights = [], [], []
-    for p in problems:
-        ran = np.isfinite(p.time_ms)
-        slowdown = np.minimum(np.log(p.time_ms[ran] / p.time_ms[ran].min()), MAX_LOG_SLOWDOWN)
-        columns.append(p.columns[ran])
-        errors.append(slowdown - p.rule[ran])
-        weights.append(np.full(ran.sum(), KERNEL_WEIGHT / runs_by_kernel[p.kernel]))
-    data = xgboost.DMatrix(
-        np.concatenate(columns), np.concatenate(errors), weight=np.concatenate(weights)
-    )
-    booster = xgboost.train(ROW_PARAMETERS, data, ROW_ROUNDS)
-    return RowOrder(tree_nodes(booster, ROW_MAX_DEPTH))
 
 
 def _folds(problems: Sequence[MeasuredProblem]) -> list[int]:

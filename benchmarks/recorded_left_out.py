@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from launch_training import fit_orders, fit_row_order
+from launch_training import fit_orders
 from machine import markdown
 from recorded_baselines import roofline_log_time
 from recorded_lists import ListedProblem, ProblemList, read_or_load
@@ -40,9 +40,9 @@ from foretune.search.ordered import OrderedSearcher
 from foretune.search.searcher import Prior
 from foretune.search.stopping import DEFAULT_REGRET, Stopping
 from foretune.space import Configuration, ListedSpace
-from foretune.tune.triton.launch_order import LaunchOrders, RankingTrees, size_scores
+from foretune.tune.triton.launch_order import LaunchOrders, size_scores
 from foretune.tune.triton.prior import launch_prior
-from foretune.tune.triton.row_order import RowOrder
+from foretune.tune.triton.row_order import row_prior
 
 LEARN = 60
 """Maximum number of problems of a list from which orders learn."""
@@ -88,33 +88,23 @@ def main(argv: list[str] | None = None) -> None:
 
 @dataclass(frozen=True)
 class Learned:
-    """Everything learned without a kernel, or a family; None if no kernel is left to learn from."""
+    """Everything learned without a kernel, or a family; None for rows, which learn nothing."""
 
     launches: LaunchOrders | None
-    rows: RowOrder | None
 
     @classmethod
     def from_lists(cls, lists: Sequence[ProblemList], family: str) -> "Learned":
         """Learn what a family needs from the lists of other kernels."""
         problems = [p for of_kernel in lists for p in of_kernel.problems]
         if family == "rows":
-            rows = [p.learned_rows for p in problems if p.elements]
-            return cls(None, fit_row_order(rows) if rows else rule_alone())
-        return cls(fit_orders([p.learned for p in problems if p.launches]), None)
+            return cls(None)
+        return cls(fit_orders([p.learned for p in problems if p.launches]))
 
     def prior(self, problem: ListedProblem) -> Prior:
         """Return the prior of a problem's candidates, as the decorator makes it."""
         if self.launches is not None:
             return launch_prior(problem.learned.columns, self.launches)
-        assert self.rows is not None
-        return self.rows.prior(problem.row_launches, problem.device)
-
-
-def rule_alone() -> RowOrder:
-    """Return the order of rows without anything learned: one tree, which is a leaf of 0."""
-    zero = np.zeros(1)
-    index = np.zeros(1, dtype=int)
-    return RowOrder(RankingTrees(index, index, zero + np.nan, zero, index, depth=1))
+        return row_prior(problem.row_launches)
 
 
 def judge(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import recorded_tables
-from launch_training import MeasuredProblem, MeasuredRows
+from launch_training import MeasuredProblem
 from recorded_calls import Recorded
 
 from foretune.device import Device
@@ -22,7 +22,6 @@ from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
 from foretune.tune.triton.row_order import RowLaunches
-from foretune.tune.triton.tiles.launch import DEFAULT_STAGES
 
 
 @dataclass(frozen=True)
@@ -77,18 +76,11 @@ class ListedProblem:
         columns = launch_features(self.launches, self.device)
         return MeasuredProblem(self.kernel, columns, self.time_ms)
 
-    @cached_property
-    def learned_rows(self) -> MeasuredRows:
-        """The problem as `launch_training.fit_row_order` learns from it; only without a product."""
-        columns = self.row_launches.columns(self.device)
-        return MeasuredRows(self.kernel, columns, self.row_launches.rule(), self.time_ms)
-
     @property
     def row_launches(self) -> RowLaunches:
         """The launches of a kernel without a product."""
         runs = KernelRuns([self.problem] * len(self.configs), self.configs, self.statics)
-        stages = [float(config.get("num_stages", DEFAULT_STAGES)) for config in self.configs]
-        return RowLaunches(np.array(self.elements), runs.warps, np.array(stages), self.programs)
+        return RowLaunches(np.array(self.elements), runs.warps)
 
     @property
     def shares(self) -> np.ndarray:

@@ -29,9 +29,8 @@ from foretune.tune.triton.options import Options
 from foretune.tune.triton.parameters import is_constant, triton_parameters, undecorated_kernel
 from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.published_kernels import popular_log_shares
-from foretune.tune.triton.row_order import RowLaunches, RowOrder, shipped_row_order
+from foretune.tune.triton.row_order import RowLaunches, row_prior
 from foretune.tune.triton.tiles import ShapeLaw, shape_law, tile_launches
-from foretune.tune.triton.tiles.launch import DEFAULT_STAGES
 
 if TYPE_CHECKING:
     from foretune.search.prior import PriorValues
@@ -61,11 +60,9 @@ class PriorFactory:
         device: Device,
         options: Options,
         orders: LaunchOrders | None = None,
-        row_order: RowOrder | None = None,
     ) -> None:
         self._device = device
         self._orders = orders
-        self._row_order = row_order
         self._objective = options.parsed_objective
         self._guide: Guide | None = None
         self._laws: dict[Any, ShapeLaw | None] = {}
@@ -122,9 +119,7 @@ class PriorFactory:
 
         # A kernel without a product of tiles.
         if law is not None:
-            launches = row_launches(call, rows, law)
-            row_order = self._row_order or shipped_row_order()
-            prior = row_order.prior(launches, self._device)
+            prior = row_prior(row_launches(rows, law))
             return replace(prior, log_mean_of=self._log_mean_of)
         return None
 
@@ -164,15 +159,10 @@ class PriorFactory:
             return None
 
 
-def row_launches(call: Call, rows: KernelRuns, law: ShapeLaw) -> RowLaunches:
+def row_launches(rows: KernelRuns, law: ShapeLaw) -> RowLaunches:
     """Return the launches of the candidates of a kernel without a product."""
-    configs = rows.configs
-    return RowLaunches(
-        elements=np.array([law.elements(config) for config in configs]),
-        warps=rows.warps,
-        stages=np.array([float(config.get("num_stages", DEFAULT_STAGES)) for config in configs]),
-        programs=np.array([call.programs(config) for config in configs]),
-    )
+    elements = np.array([law.elements(config) for config in rows.configs])
+    return RowLaunches(elements=elements, warps=rows.warps)
 
 
 def launch_prior(features: LaunchFeatures, orders: LaunchOrders) -> Prior:
