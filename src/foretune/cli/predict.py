@@ -83,8 +83,8 @@ def predict(
     """
     count = options.require_positive_int(top, "--top")
     if on:
-        others = ("kernel", "top", "explain", "config", "objective", "device", "threads")
-        options.reject_options(context, others, "an operator does not take")
+        unused = ("kernel", "top", "explain", "config", "objective", "device", "threads")
+        options.reject_options(context, unused, "an operator does not take")
         predict_operator(
             Output(options.root_options(context).as_json),
             predictor,
