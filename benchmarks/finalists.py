@@ -95,7 +95,7 @@ def row(
         named, used, launched = int(ranked[0]), 0, 0
         if count:
             named, used, launched = name_one(
-                times, ranked[:count], rng, process_noise=process_noise, looks=looks
+                times, ranked[:count].tolist(), rng, process_noise=process_noise, looks=looks
             )
         regrets.append(times[named] / times.min() - 1.0)
         processes.append(used)

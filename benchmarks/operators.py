@@ -334,7 +334,7 @@ def ship(table: Table, lines: list[dict[str, Any]]) -> None:
     SHIPPED.mkdir(exist_ok=True)
     trees = CompactTrees.from_booster(fit(table.features.matrix, table.y))
     buffer = BytesIO()
-    np.savez_compressed(buffer, **trees.to_arrays())
+    np.savez_compressed(buffer, **trees.to_arrays())  # type: ignore[arg-type]
     (SHIPPED / f"{table.kernel}.npz").write_bytes(buffer.getvalue())
     keys = table.runs["key"].astype(str).str.split("/").str[0]
     entry = {

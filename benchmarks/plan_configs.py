@@ -206,7 +206,7 @@ def _tiny(config_class: Any) -> Any:
     defaults = config_class()
     text = defaults.get_text_config()
     names = {**getattr(text, "attribute_map", {})}
-    sizes = {
+    sizes: dict[str, Any] = {
         name: value
         for name, value in TINY.items()
         if getattr(text, names.get(name, name), None) is not None

@@ -35,9 +35,9 @@ def roofline_log_time(launches: Sequence[TileLaunch], device: Device) -> np.ndar
     }
     cores = specs.get("cores", DEFAULT_CORES)
     bandwidth = 1e9 * specs.get("memory_gbps", DEFAULT_GBPS)
-    rate = 1e9 * specs.get("fp16_gflops", DEFAULT_GFLOPS)
+    rate_16 = 1e9 * specs.get("fp16_gflops", DEFAULT_GFLOPS)
     bits = x["bits_a"]
-    rate = np.select([bits <= 8, bits >= 32], [2.0 * rate, 0.5 * rate], default=rate)
+    rate = np.select([bits <= 8, bits >= 32], [2.0 * rate_16, 0.5 * rate_16], default=rate_16)
 
     # Compute time of a step: on one core, with the rows that a matrix instruction needs.
     rows = np.ceil(x["tile_m"] / MATRIX_ROWS) * MATRIX_ROWS

@@ -126,7 +126,7 @@ def bench_python_loop():
 
 
 def bench_python_dict():
-    counts = {}
+    counts: dict[int, int] = {}
     for i in range(parts(5000)):
         counts[i % 100] = counts.get(i % 100, 0) + 1
     return counts

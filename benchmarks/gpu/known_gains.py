@@ -1,7 +1,7 @@
 """Does "verified" hold on a GPU: are gains found, and none invented?
 
-    PYTHONPATH=src python benchmarks/gpu/gate.py --out gate.jsonl
-    PYTHONPATH=src python benchmarks/gpu/gate.py --replay      # compiles; made-up times, no GPU
+    PYTHONPATH=src python benchmarks/gpu/known_gains.py --out gate.jsonl
+    PYTHONPATH=src python benchmarks/gpu/known_gains.py --replay  # compiles; made-up times, no GPU
 
 As benchmarks/verification.py on a CPU: the work of two kernels is known exactly, and candidates do
 0, 1, 3 or 10 % less of it than the default; many do exactly as much (A/A). Every session is a fresh
