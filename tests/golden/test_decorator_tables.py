@@ -93,7 +93,7 @@ def test_what_was_measured_of_other_problems_keeps_more(tmp_path):
     kernel = decorated(budget=8, store=store)
     for size in OTHERS:
         share(kernel, size)
-    for budget, mean, worst in ((0, 0.92, 0.75), (1, 0.94, 0.85), (4, 0.96, 0.88)):
+    for budget, mean, worst in ((0, 0.92, 0.75), (1, 0.94, 0.8), (4, 0.96, 0.88)):
         found = kept(budget, store)
         assert found[0] >= mean, f"budget {budget}"
         assert found[1] >= worst, f"budget {budget}"
