@@ -1,6 +1,6 @@
 """Does proving a plan find the best settings of a server, and how far off is its promise?
 
-Run: ``python benchmarks/plan_prove.py MODEL --command 'llama-server -m m.gguf --port {port} …'``.
+Run: ``python benchmarks/plan_prove.py MODEL --command 'SERVER …'``.
 
 Every setting around the plan is started and loaded once (rows are kept in ``--out``, and an
 interrupted run goes on). The first table has promise and proof of the plan's own setting, before

@@ -17,7 +17,7 @@ learned law, a problem that is larger than all that were measured together is ou
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -421,7 +421,7 @@ class TargetModel:
         }
         if self.law is not None and self.frontier is not None:
             card["law"] = {
-                **self.law.to_json(),
+                **self._fitted_law(self.law).to_json(),
                 "frontier": self.frontier.to_json(),
                 "reach": self.frontier_reach,
             }
@@ -434,6 +434,11 @@ class TargetModel:
                 "repeated": [vars(size) for size in index.repeated],
             }
         (folder / CARD_FILE).write_text(json.dumps(card, indent=1), encoding="utf-8")
+
+    def _fitted_law(self, law: LearnedLaw) -> LearnedLaw:
+        """Return the law as the experts use it: their fit is the last one."""
+        on_law = self.experts.on_law
+        return law if on_law is None else replace(law, laws=on_law.laws)
 
     @classmethod
     def load(cls, folder: Path, target: Target, make_regressor: RegressorFactory) -> Self:

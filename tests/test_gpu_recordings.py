@@ -24,7 +24,7 @@ def printed(monkeypatch, capsys):
             monkeypatch.syspath_prepend(str(folder))
         recorded = H100 / f"{stage}.jsonl"
         before = recorded.read_bytes()
-        module = importlib.import_module(stage)
+        module = importlib.import_module({"gate": "known_gains"}.get(stage, stage))
         monkeypatch.setattr("sys.argv", [stage, "--minutes", "0", "--out", str(recorded)])
         module.main()
         assert recorded.read_bytes() == before

@@ -187,7 +187,7 @@ for name in {names}:
     module = sys.modules.get(module)
     if hasattr(module, attribute):
         delattr(module, attribute)
-MISSING = ("torch", "triton", "helion", "flashinfer", "gymnasium", "ray", "mlflow", "cuda")
+MISSING = ("torch", "triton", "helion", "flashinfer", "gymnasium", "ray", "mlflow", "cuda", "mcp")
 for name in (*{modules}, *MISSING):
     sys.modules[name] = None  # an import of it fails
 

@@ -5,9 +5,7 @@ import pytest
 from launch_training import (
     MAX_LOG_SLOWDOWN,
     MeasuredProblem,
-    MeasuredRows,
     fit_orders,
-    fit_row_order,
     tree_nodes,
 )
 
@@ -84,21 +82,3 @@ def test_scores_are_those_of_xgboost():
     asked = np.concatenate([X, np.nan_to_num(bounds)])
     expected = booster.inplace_predict(asked)
     np.testing.assert_allclose(tree_nodes(booster, 5).scores(asked), expected, atol=1e-5)
-
-
-def test_fit_row_order_corrects_the_rule_for_a_kernel_it_has_never_seen():
-    pytest.importorskip("xgboost")
-    rng = np.random.default_rng(0)
-
-    def rows(kernel, count):
-        """The rule knows nothing; times rise with the second column."""
-        for _ in range(count):
-            columns = rng.random((10, 4)).astype(np.float32)
-            time_ms = np.exp(columns[:, 1].astype(float))
-            yield MeasuredRows(kernel, columns, np.zeros(10), time_ms)
-
-    order = fit_row_order([*rows("a", 40), *rows("b", 40)])
-
-    for problem in rows("c", 10):
-        scores = order.trees.scores(problem.columns)
-        assert np.corrcoef(scores, problem.columns[:, 1])[0, 1] > 0.8

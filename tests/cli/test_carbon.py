@@ -6,13 +6,14 @@ import pytest
 
 from foretune.cli.carbon import launch_energies, show_carbon
 from foretune.cli.output import Output
+from foretune.problem import Problem
 
 
 def result(power_w):
     """Return what is read of a tuned problem: 2 ms by default, 1 ms at best."""
     default, best = SimpleNamespace(config={"b": 1}), SimpleNamespace(config={"b": 2})
     trace = [SimpleNamespace(config={"b": b}, time_ms=2.0 / b, power_w=power_w) for b in (1, 2)]
-    return SimpleNamespace(problem="n=8", baseline=default, winner=best, trace=trace)
+    return SimpleNamespace(problem=Problem(n=8), baseline=default, winner=best, trace=trace)
 
 
 def test_carbon_is_energy_of_default_and_winner_times_grams(capsys):

@@ -255,6 +255,8 @@ def test_bad_use_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, say
     if "cuda:9" in arguments:
         monkeypatch.undo()
         arguments, says = [a.replace("toy", "matmul") for a in arguments], "unknown device 'cuda:9'"
+    if arguments[0] == "train":
+        Path("runs.parquet").touch()
     assert says in fails(capsys, 2, *arguments)
 
 
@@ -304,7 +306,7 @@ def test_failures_are_one_line_and_exit_code_1(capsys, place, runs, predictor):
     table.assign(time_ms=-1.0).to_parquet("negative.parquet")
     table.assign(time_ms="fast").to_parquet("text.parquet")
     for arguments, says in [
-        (["train", "none.parquet", "--out", "p"], "does not exist"),
+        (["train", "none.parquet", "--out", "p"], "there is no such file"),
         (["train", "half.parquet", "--out", "p"], "not a readable Parquet file"),
         (["train", "untimed.parquet", "--out", "p"], "column 'time_ms' is missing"),
         (["train", "negative.parquet", "--out", "p"], "row 0"),

@@ -173,7 +173,7 @@ def test_predict_with_neighbors_beats_trees_on_smooth_law(on_grid):
 def test_predict_rows_without_neighbors_follows_trees(on_grid, between):
     model, features = on_grid
     predicted = predict(on_grid, between)
-    assert predicted.expert_differences.shape == (len(between), 3)
+    assert predicted.expert_differences.shape == (len(between), 6)
     X = features.transform(between).to_numpy()
     assert np.isfinite(predicted.log_value).all()
     assert (predicted.half_width > 0).all()

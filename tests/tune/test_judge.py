@@ -390,6 +390,7 @@ def verdict_of(ratio, low, high):
         rounds=50,
         noise=NoiseEstimate(),
         relative_error=0.0,
+        process_ratios={"reference": (ratio,)},
     )
     return Verdict("", (ruling,))
 

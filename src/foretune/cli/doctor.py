@@ -1,5 +1,6 @@
 """``foretune doctor``: devices, what works on this machine, and how to get the rest."""
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ def doctor(
 
     output = Output(options.root_options(context).as_json)
     if ray:
-        Output(as_json=True).result(resource_counts(local_devices()))
+        print(json.dumps(resource_counts(local_devices())))  # Ray reads it as it is
         return
     if known:
         output.result({"devices": _show_devices(output, list(known_devices().values()))})

@@ -36,8 +36,8 @@ MAX_FEATURES_SHOWN = 15
 def predict(
     context: typer.Context,
     predictor: str = typer.Argument(
-        help=f"{options.PREDICTOR_HELP}; auto: the one shipped for --kernel. With --on: an "
-        "operator, like gemm, attention, experts, norm or all_reduce."
+        help=f"{options.PREDICTOR_HELP}; auto: the one shipped for --kernel. with --on: an "
+        "operator like gemm."
     ),
     kernel: str = typer.Option(
         "", help="Name of the kernel. Default: the predictor's.", show_default=False

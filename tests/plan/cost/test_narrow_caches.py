@@ -61,7 +61,7 @@ def times() -> pd.DataFrame:
     return pd.DataFrame({**found, "kind": [o["config.kv_format"] for o in asked]}).set_index("kind")
 
 
-@pytest.mark.parametrize("kind", NARROW)
+@pytest.mark.parametrize("kind", [kind for kind in NARROW if kind != "fp32"])
 def test_they_gain_what_their_bytes_allow(times, kind):
     share = CACHE_FORMATS[kind].bytes_per_value(128) / CACHE_FORMATS["fp8"].bytes_per_value(128)
     ratio = times.loc[kind, "ms"].to_numpy() / times.loc["fp8", "ms"].to_numpy()

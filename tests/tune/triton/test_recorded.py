@@ -153,7 +153,7 @@ def test_recorded_left_out_judges_the_decorator_beside_baselines(benchmark, tabl
     left_out = pytest.importorskip("recorded_left_out")
     lists = sys.modules["recorded_lists"].read_or_load(None, [table], problems=3)
     (of_kernel,) = lists
-    learned = left_out.Learned(shipped_orders(), None)
+    learned = left_out.Learned(shipped_orders())
 
     kept = left_out.judge(of_kernel, of_kernel.problems, learned)
 
@@ -180,12 +180,6 @@ def test_recorded_lists_are_kept_in_a_file(benchmark, table, tmp_path):
     for one, other in zip(loaded.problems, read.problems, strict=True):
         assert one.configs == other.configs
         np.testing.assert_array_equal(one.time_ms, other.time_ms)
-
-
-def test_recorded_left_out_rule_alone_corrects_nothing(benchmark):
-    left_out = pytest.importorskip("recorded_left_out")
-    scores = left_out.rule_alone().trees.scores(np.ones((3, 10), dtype=np.float32))
-    np.testing.assert_array_equal(scores, np.zeros(3))
 
 
 def test_recorded_left_out_promise_is_broken_by_half_as_much_again(benchmark):

@@ -55,7 +55,7 @@ def is_contiguous_along(tensor: Any, inner_size: float, default_axis: int) -> bo
     """
     sizes = list(tensor.shape)[-2:]
     strides = list(tensor.stride())[-2:]
-    if len(sizes) < 2:
+    if min(len(sizes), len(strides)) < 2:
         return True
     with_size = [axis for axis, size in enumerate(sizes) if size == inner_size]
     axis = with_size[0] if len(with_size) == 1 else default_axis

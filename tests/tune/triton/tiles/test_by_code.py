@@ -106,7 +106,7 @@ def test_row_order_prefers_sixteen_elements_per_thread():
     law = shape_law(kernel_call, configs)
     runs = KernelRuns([Problem()] * 6, configs, [{}] * 6)
     elements = [c["WIDTH"] / (32 * c["num_warps"]) for c in configs]
-    rule = row_launches(kernel_call, runs, law).rule()
+    rule = row_launches(runs, law).log_slowdowns()
     assert (
         np.argsort(rule, kind="stable").tolist()
         == np.argsort([abs(np.log2(e / 16)) for e in elements], kind="stable").tolist()
