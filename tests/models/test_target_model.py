@@ -198,6 +198,7 @@ def test_load_predicts_as_the_saved_one(fixture, request, tmp_path, between):
     [
         "tree.boosted.npz",
         "corrected.boosted.npz",
+        "law_tree.boosted.npz",
         "error0.boosted.npz",
         "error2.boosted.npz",
         "stack.json",
@@ -208,6 +209,8 @@ def test_load_predicts_as_the_saved_one(fixture, request, tmp_path, between):
 )
 def test_load_missing_file_raises(on_grid, tmp_path, part):
     on_grid[0].save(tmp_path / "time_ms")
+    if part.startswith("error") and not (tmp_path / "time_ms" / part).exists():
+        pytest.skip("the weights of its stack are fixed")
     (tmp_path / "time_ms" / part).unlink()
     with pytest.raises((OSError, ValueError)):
         TargetModel.load(tmp_path / "time_ms", "time_ms", make)

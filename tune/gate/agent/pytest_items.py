@@ -14,7 +14,15 @@ from foretune.tune.gate.agent.timed_call import NO_ARGUMENTS, Arguments, TimedCa
 
 FIXTURES = ("benchmark", "codspeed_benchmark")
 """Names of the fixture, and of the markers of tests that are timed as a whole."""
-IGNORED_PLUGINS = ("cacheprovider", "xdist", "randomly", "random_order", "timeout", "rerunfailures")
+IGNORED_PLUGINS = (
+    "cacheprovider",
+    "xdist",
+    "randomly",
+    "random_order",
+    "timeout",
+    "rerunfailures",
+    "foretune_gate",
+)
 """Plugins that would run the tests in another way."""
 MAX_CHARACTERS = 300
 """Characters of a failure that are kept."""
