@@ -1,5 +1,5 @@
 # Foretune on CPUs, from the wheel:
-#   docker build -t foretune . && docker run --rm -v "$PWD:/work" foretune campaign quantized_matvec
+#   docker build -t foretune . && docker run --rm -v "$PWD:/data" foretune campaign quantized_matvec
 FROM python:3.11-slim AS build
 COPY . /source
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /dist /source
@@ -11,8 +11,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 RUN --mount=type=bind,from=build,source=/dist,target=/dist \
     pip install --no-cache-dir "$(echo /dist/foretune-*.whl)[cpu,track]"
-# Stores and caches are kept if /work is a volume.
-ENV FORETUNE_STORE=/work/tuned.db FORETUNE_CACHE=/work/.cache
-WORKDIR /work
+# Stores and caches are kept if /data is a volume.
+ENV FORETUNE_STORE=/data/tuned.db FORETUNE_CACHE=/data/.cache
+WORKDIR /data
 ENTRYPOINT ["foretune"]
 CMD ["doctor"]

@@ -19,17 +19,16 @@ starts other processes that compute all the time.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from busy_processes import other_load
 from machine import heading, markdown
 
 from foretune.collect import local_device
@@ -51,19 +50,6 @@ SUITES = {"20 functions": 1, "5 functions": 4}
 """Kinds of suites, and into how many suites the functions are divided."""
 LIMIT_S = 600.0
 RULE = 0.05
-
-
-@contextmanager
-def other_load(processes: int) -> Iterator[None]:
-    """Keep ``processes`` other processes computing."""
-    code = "while True: sum(range(10000))"
-    busy = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 def record(file: Path, minutes: float, busy: int) -> None:

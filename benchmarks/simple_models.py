@@ -62,20 +62,33 @@ SIMPLE_NAMES = (*SIMPLE_MODELS, INTERPOLATION)
 
 def simple_predictions(known: pd.DataFrame, test: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return the times in ms that each simple model predicts for the run table ``test``."""
+    # Both tables together, so that they have the same columns of indicators.
     inputs = _inputs(pd.concat([known, test], ignore_index=True))
-    scaled = StandardScaler().fit(inputs[: len(known)]).transform(inputs)
-    X, wanted = scaled[: len(known)], scaled[len(known) :]
+    n_known = len(known)
+    scaler = StandardScaler().fit(inputs[:n_known])
+    X = scaler.transform(inputs[:n_known])
+    X_test = scaler.transform(inputs[n_known:])
+
     y = np.log(known["time_ms"].to_numpy(dtype=float))
-    predictions = {name: np.exp(predict(X, y, wanted)) for name, predict in SIMPLE_MODELS.items()}
+    predictions = {}
+    for name, predict in SIMPLE_MODELS.items():
+        predictions[name] = np.exp(predict(X, y, X_test))
+
+    # Interpolation reads the table itself.
     grid = predict_baselines("time_ms", None, known, test, ("grid interpolation",))
-    return predictions | {INTERPOLATION: grid["grid interpolation"]}
+    predictions[INTERPOLATION] = grid["grid interpolation"]
+    return predictions
 
 
 def _inputs(runs: pd.DataFrame) -> np.ndarray:
-    names = [c for c in runs if c.startswith(("problem.", "config."))]
-    numbers = runs[names].select_dtypes("number").astype(float)
+    """Return logs of positive numbers, other numbers, and indicators of texts, shape (rows, k)."""
+    columns = [name for name in runs if name.startswith(("problem.", "config."))]
+    numbers = runs[columns].select_dtypes("number").astype(float)
     positive = numbers.columns[(numbers > 0).all()]
     numbers[positive] = np.log2(numbers[positive])
-    texts = runs[[c for c in names if c not in numbers]].astype(str)
-    indicators = pd.get_dummies(texts, dtype=float) if len(texts.columns) else texts
-    return np.nan_to_num(np.hstack([numbers.to_numpy(), indicators.to_numpy(dtype=float)]))
+    parts = [numbers.to_numpy()]
+
+    texts = runs[[name for name in columns if name not in numbers]].astype(str)
+    if len(texts.columns):
+        parts.append(pd.get_dummies(texts, dtype=float).to_numpy())
+    return np.nan_to_num(np.hstack(parts))

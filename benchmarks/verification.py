@@ -24,15 +24,14 @@ machine's 50 ms by wall time and by CPU time. A row is appended to the file as s
 
 import argparse
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from busy_processes import other_load
 from known_work import FUNCTIONS, KnownWork, inputs_of_roots, roots
 from machine import heading, markdown
 
@@ -50,19 +49,6 @@ STATISTICS = {"minimum": 0.0, "10 %": 0.1, "25 %": 0.25, "median": 0.5}
 GROUPS = 20
 VERIFIED_GAIN = 0.03
 """Gain of the candidate of the real verifications."""
-
-
-@contextmanager
-def other_load(processes: int) -> Iterator[None]:
-    """Keep ``processes`` other processes computing."""
-    code = "while True: sum(range(10000))"
-    busy = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 def quantiles(time_ms: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:

@@ -107,10 +107,17 @@ class OrderedSearcher(Searcher):
         return self.search_posterior.expected_improvement(self._free)
 
     def _prepare(self) -> None:
-        known = [m for m in self.other_measurements if not math.isnan(self.objective.value_of(m))]
-        near = [m for m in known if problem_distance(m.problem, self.problem) < MAX_DISTANCE]
+        # Of the measurements of other problems, the nearest ones with a value count.
+        value_of = self.objective.value_of
+        near = [
+            m
+            for m in self.other_measurements
+            if not math.isnan(value_of(m))
+            and problem_distance(m.problem, self.problem) < MAX_DISTANCE
+        ]
         self._earlier = nearest_first(near, self.problem)[:MAX_ROWS]
-        self._earlier_values = np.array([self.objective.value_of(m) for m in self._earlier])
+        self._earlier_values = np.array([value_of(m) for m in self._earlier])
+
         problems_that_ran = {m.problem for m in self._earlier if m.ok}
         self._known_problems = len(problems_that_ran - {self.problem})
         self._orders = self._orders_with_a_turn()

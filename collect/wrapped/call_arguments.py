@@ -26,13 +26,14 @@ class Arguments:
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._initial = (args, dict(kwargs))
-        self.args, self.kwargs = arrays.copy_arrays(self._initial)
-        self._arrays = [x for x in arrays.leaves((self.args, self.kwargs)) if arrays.is_array(x)]
         self.initial_arrays = [x for x in arrays.leaves(self._initial) if arrays.is_array(x)]
-        copies = arrays.leaves((self.args, self.kwargs))
-        self._generators = [
-            (leaf, arrays.generator_state(leaf)) for leaf in copies if arrays.is_generator(leaf)
-        ]
+
+        # Calls work on copies, which `reset` restores.
+        self.args, self.kwargs = arrays.copy_arrays(self._initial)
+        copies = list(arrays.leaves((self.args, self.kwargs)))
+        self._arrays = [leaf for leaf in copies if arrays.is_array(leaf)]
+        generators = [leaf for leaf in copies if arrays.is_generator(leaf)]
+        self._generators = [(leaf, arrays.generator_state(leaf)) for leaf in generators]
 
     @property
     def elements(self) -> int:

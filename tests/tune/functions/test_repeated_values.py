@@ -49,5 +49,6 @@ def test_repeated_values_are_told():
         (0.5, 1.0, "the given values only"),
     ],
 )
-def test_repeated_values_silent_without_cause(searched_ms, ratio, checked_on):
+def test_repeated_values_silent_without_cause(searched_ms, ratio, checked_on, recwarn):
     warn_of_repeated_values(KERNEL, result(searched_ms, ratio, checked_on))
+    assert not recwarn.list
