@@ -72,7 +72,12 @@ class ReceiptCheck(Result):
 
 
 def make_receipt(task: Task, verdict: Verdict, terms: Terms, device: Device) -> dict[str, Any]:
-    """Return the receipt of a verdict as plain values."""
+    """Return the receipt of a verdict as plain values.
+
+    Raises ReceiptError for functions of modules, whose files are not known.
+    """
+    if not task.files:
+        raise ReceiptError("a receipt needs files: name the functions FILE.py:NAME")
     problems = [dict(problem) for problem in task.problems]
     ratios = [
         {rival: list(ratios) for rival, ratios in ruling.process_ratios.items()}
@@ -82,7 +87,12 @@ def make_receipt(task: Task, verdict: Verdict, terms: Terms, device: Device) -> 
         "format": FORMAT,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "foretune": __version__,
-        "task": {"form": task.form, "files": task.file_hashes(), "problems": problems},
+        "task": {
+            "form": task.form,
+            "functions": task.functions,
+            "files": task.file_hashes(),
+            "problems": problems,
+        },
         "terms": asdict(terms),
         "checked": {
             "new inputs compared before timing": CHECK_SEEDS,
@@ -144,6 +154,11 @@ def read_receipt(file: Path, signers: Path | None = None) -> dict[str, Any]:
         raise ReceiptError(f"{file} is no receipt of the form {FORMAT}")
     if receipt.get(DIGEST) != _digest(receipt):
         raise ReceiptError(f"{file} was changed after it was made: its SHA-256 differs")
+    try:
+        terms_of(receipt), problems_of(receipt)
+        receipt["task"]["functions"], receipt["task"]["files"], receipt["verdict"]["verdict"]
+    except (KeyError, TypeError) as e:
+        raise ReceiptError(f"{file} is no complete receipt: {e} is missing or wrong") from e
     if signers is not None:
         _verify_signature(file, signers)
     return receipt
@@ -160,7 +175,10 @@ def problems_of(receipt: Mapping[str, Any]) -> list[Problem]:
 
 
 def check_files(receipt: Mapping[str, Any], task: Task) -> None:
-    """Raise ReceiptError if a task's files are not those of the receipt."""
+    """Raise ReceiptError if a task's files or functions are not those of the receipt."""
+    for role, name in receipt["task"]["functions"].items():
+        if task.functions.get(role) != name:
+            raise ReceiptError(f"the receipt's {role} is the function {name}: judge the same one")
     then, now = receipt["task"]["files"], task.file_hashes()
     for name in sorted({*then, *now}):
         if name not in now:

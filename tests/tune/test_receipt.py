@@ -1,6 +1,7 @@
 """Receipts: what they say, how they are verified, and what is refused."""
 
 import copy
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -163,6 +164,21 @@ def test_key_that_cannot_sign_is_an_error(folder, tmp_path):
         pytest.skip("no ssh-keygen")
     with pytest.raises(ReceiptError, match="ssh-keygen"):
         write_receipt(tmp_path / "r.json", receipt_of(folder), tmp_path / "no_key")
+
+
+def test_another_function_of_the_same_file_is_refused(folder):
+    receipt = receipt_of(folder)
+    with read_task(folder) as task:
+        other = dataclasses.replace(task, candidate=f"{folder / 'candidate.py'}:means")
+    with pytest.raises(ReceiptError, match="candidate is the function sums"):
+        check_files(receipt, other)
+
+
+def test_functions_of_modules_have_no_receipt(folder):
+    with read_task(folder) as task:
+        unknown = dataclasses.replace(task, files=())
+    with pytest.raises(ReceiptError, match="needs files"):
+        make_receipt(unknown, FASTER, TERMS, Device("CPU", "cpu"))
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "foretune-receipt/9"}'])

@@ -144,6 +144,11 @@ def trace_task(
 
     reference = _write_sources(sources / "reference", {REFERENCE_FILE: definition.reference})
     candidate = _write_sources(sources / "candidate", solution.sources)
+    for file in inputs.stored_files():
+        if not file.is_file():
+            raise TaskError(
+                f"{definition.name}: a workload stores inputs in {file}, which is not there"
+            )
     used = workload_files if not problems else []
     return Task(
         form=FORM,
@@ -224,8 +229,12 @@ def read_solution(file: Path) -> Solution:
 
 def read_workloads(file: Path, definition: Definition) -> list[Workload]:
     """Read the workloads of one definition from JSON lines; TaskError for a damaged line."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as e:
+        raise TaskError(f"{file} cannot be read as text: {e}") from e
     workloads = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:

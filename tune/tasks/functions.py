@@ -78,4 +78,6 @@ def _own_problems(reference: ParsedModule) -> list[Problem]:
         raise TaskError(
             f"{reference.file} lists no {PROBLEMS}: add --problem {example}, best several times"
         )
+    if not all(isinstance(problem, dict) for problem in listed):
+        raise TaskError(f"{PROBLEMS} of {reference.file} is no list of dictionaries of sizes")
     return [Problem(problem) for problem in listed]

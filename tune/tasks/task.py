@@ -39,6 +39,14 @@ class Task:
         """Whether nothing shows that the candidate is correct for other shapes."""
         return len(self.problems) == 1
 
+    @property
+    def functions(self) -> dict[str, str]:
+        """Names of candidate, reference and inputs by role; none where the form determines them."""
+        codes = {"candidate": self.candidate, "reference": self.reference, "inputs": self.inputs}
+        return {
+            role: code.rpartition(":")[2] for role, code in codes.items() if isinstance(code, str)
+        }
+
     def file_hashes(self) -> dict[str, str]:
         """Return the SHA-256 of each file, by its path in the folder."""
         return {

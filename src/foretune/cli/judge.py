@@ -28,6 +28,17 @@ CANNOT_TELL_EXIT_CODE = 2
 EXIT_CODES = {"agrees": 0, "disagrees": 1, "cannot tell": CANNOT_TELL_EXIT_CODE}
 """Exit code by how a new verdict compares with a receipt."""
 
+IN_RECEIPT = (
+    "problem",
+    "beside",
+    "tolerance",
+    "max_seconds",
+    "solution",
+    "backward",
+    "tune_seconds",
+)
+"""Options that a receipt determines."""
+
 
 def judge(
     context: typer.Context,
@@ -73,11 +84,7 @@ def judge(
     from foretune.collect.devices import local_device
     from foretune.tune import receipt as receipts
 
-    options.require_positive(max_seconds, "--max-seconds")
-    if sign is not None and receipt is None:
-        raise UsageError("--sign needs a receipt: add --receipt FILE")
-    if signers is not None and verify_receipt is None:
-        raise UsageError("--signers is for --verify-receipt FILE")
+    _check_options(context)
     output = Output(options.root_options(context).as_json)
     problems = [Problem.parse(text) for text in problem]
     terms = receipts.Terms(tolerance, max_seconds, backward, solution, tune_seconds)
@@ -113,6 +120,22 @@ def judge(
     output.result(result)
     if exit_code:
         raise typer.Exit(exit_code)
+
+
+def _check_options(context: typer.Context) -> None:
+    """Raise UsageError for options that are wrong, or that do not go together."""
+    given = context.params
+    options.require_positive(given["max_seconds"], "--max-seconds")
+    if not given["tune_seconds"] >= 0:
+        raise UsageError(f"--tune-seconds {given['tune_seconds']} is no time: give at least 0")
+    if given["sign"] is not None and given["receipt"] is None:
+        raise UsageError("--sign needs a receipt: add --receipt FILE")
+    if given["receipt"] is not None and given["beside"]:
+        raise UsageError("a receipt has no other rivals: leave --beside or --receipt out")
+    if given["verify_receipt"] is not None:
+        options.reject_options(context, IN_RECEIPT, "a receipt determines")
+    elif given["signers"] is not None:
+        raise UsageError("--signers is for --verify-receipt FILE")
 
 
 def _exit_code(verdict: "Verdict", strict: bool) -> int:

@@ -123,6 +123,19 @@ def test_stored_inputs_are_read(folder):
     assert bool((x == 2.0).all())
 
 
+def test_stored_inputs_that_are_missing_are_refused(folder):
+    stored = {"type": "safetensors", "path": "x.safetensors", "tensor_key": "a"}
+    (folder / "workloads/scaled.jsonl").write_text(workload(4, x=stored))
+    with pytest.raises(TaskError, match=r"x\.safetensors, which is not there"), read_task(folder):
+        pass
+
+
+def test_workloads_that_are_no_text_are_refused(folder):
+    (folder / "workloads/scaled.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TaskError, match="cannot be read as text"), read_task(folder):
+        pass
+
+
 def test_workloads_of_equal_sizes_are_told_apart(folder):
     lines = [workload(4, "a"), workload(4, "b", factor={"type": "scalar", "value": 5.0})]
     (folder / "workloads/scaled.jsonl").write_text("\n".join(lines))

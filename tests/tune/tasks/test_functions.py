@@ -44,6 +44,12 @@ def test_folder_without_problems_asks_for_them(folder):
         pass
 
 
+def test_problems_that_are_no_sizes_are_refused(folder):
+    (folder / "reference.py").write_text(REFERENCE.replace('[{"rows": 20}, {"rows": 30}]', "[20]"))
+    with pytest.raises(TaskError, match="no list of dictionaries"), read_task(folder):
+        pass
+
+
 def test_several_functions_of_one_name_ask_which(folder):
     for name in ("reference.py", "candidate.py"):
         with (folder / name).open("a") as file:
