@@ -197,7 +197,7 @@ def _records() -> dict[str, _Record]:
     if not _KNOWN_RECORDS:
         from foretune.collect.comparison import Rounds
         from foretune.collect.compiled.compile_result import CompileResult
-        from foretune.collect.isolated_implementation import CallOutputs, Output, Timed
+        from foretune.collect.isolated_implementation import CallOutputs, Output, Timed, Work
         from foretune.collect.machine_load import MachineLoad
         from foretune.device import Device
         from foretune.measurement import Measurement, Status
@@ -205,7 +205,7 @@ def _records() -> dict[str, _Record]:
         from foretune.space import Configuration
 
         records = (CallOutputs, CompileResult, Device, MachineLoad, Measurement, Output, Rounds)
-        for kind in (*records, Timed):
+        for kind in (*records, Timed, Work):
             _KNOWN_RECORDS[kind.__name__] = _Record(kind)
         for mapping in (Problem, Configuration):
             _KNOWN_RECORDS[mapping.__name__] = _MappingRecord(mapping)

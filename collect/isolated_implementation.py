@@ -72,7 +72,7 @@ class Work:
     """What a call has to do at least: bytes of inputs and outputs, and operations.
 
     ``operations`` is NaN if they cannot be counted; ``precision`` is that of the largest array:
-    ``fp64``, ``fp32``, ``fp16``, ``bf16``, ``fp8`` or ``int8``.
+    ``fp64``, ``fp32``, ``fp16``, ``bf16``, ``fp8`` or ``int8``; empty for other types.
     """
 
     bytes: int
@@ -191,7 +191,7 @@ class IsolatedImplementation:
         return Work(
             bytes=sum(leaf.nbytes for leaf in moved),
             operations=operations,
-            precision=_PRECISIONS.get(dtype, "fp32"),
+            precision=_PRECISIONS.get(dtype, ""),
         )
 
     def outputs(self, number: int) -> CallOutputs:

@@ -33,10 +33,9 @@ class BisectResult(Result):
         slower = ", ".join(self.benchmarks)
         if self.undecided:
             number = len(self.undecided) + 1
-            return (
-                f"one of {number} commits after {self.good}, up to {self.bad}, made {slower} slower"
-            )
-        return f"{self.bad} made {slower} slower (after {self.gates} gates)"
+            place = f"one of {number} commits after {self.good}, up to {self.bad},"
+            return f"{place} made {slower} slower, or fail"
+        return f"{self.bad} made {slower} slower, or fail (after {self.gates} gates)"
 
 
 def bisect(commits: Sequence[str], run: Callable[[str, Sequence[str]], GateResult]) -> BisectResult:
@@ -66,9 +65,12 @@ def bisect(commits: Sequence[str], run: Callable[[str, Sequence[str]], GateResul
         middle = candidates[len(candidates) // 2]
         result = run(commits[middle], slower)
         gates += 1
-        if result.having(*RED):
+
+        # A name may be part of another benchmark's name, which was not slower.
+        words = {verdict.word for verdict in result.verdicts if verdict.name in slower}
+        if words & set(RED):
             bad = middle
-        elif result.having("same", "faster") and not result.having("cannot tell", "not compared"):
+        elif words and words <= {"same", "faster"}:
             good = middle
         else:
             undecided.add(middle)

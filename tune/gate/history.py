@@ -39,9 +39,8 @@ def _rows(result: GateResult, device: Device) -> Iterator[Measurement]:
     for verdict in result.verdicts:
         if verdict.metric != "time" or verdict.sessions == 0:
             continue
-        values = {result.base: verdict.base_value, result.head: verdict.comparison.value}
-        for revision, time_ms in values.items():
-            fails = revision == result.head and verdict.word == "fails"
+        of_head = (result.head, verdict.comparison.value, verdict.word == "fails")
+        for revision, time_ms, fails in ((result.base, verdict.base_value, False), of_head):
             if not fails and not 0 < time_ms < float("inf"):
                 continue
             yield Measurement(
@@ -53,7 +52,6 @@ def _rows(result: GateResult, device: Device) -> Iterator[Measurement]:
                 time_ms=float("nan") if fails else time_ms,
                 error=verdict.advice if fails else "",
                 source=SOURCE,
-                environment=f"verdict: {verdict.word}",
             )
 
 

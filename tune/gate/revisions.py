@@ -47,7 +47,11 @@ def parse_range(text: str) -> tuple[str, str]:
     base, dots, head = text.partition("..")
     if not dots:
         raise UsageError(f"{text!r} is no range of revisions: write BASE..HEAD, such as main..HEAD")
-    return base or "HEAD", head.removeprefix(".") or "HEAD"
+    if head.startswith("."):
+        raise UsageError(
+            f"{text} starts at the merge base in git: write BASE..HEAD, with that commit as BASE"
+        )
+    return base or "HEAD", head or "HEAD"
 
 
 def find_benchmarks(folder: Path, given: str) -> Path:
@@ -117,12 +121,17 @@ def revision_environments(
     ``benchmarks`` is relative to the repository; those of the head replace the others'.
     """
     progress.start("building", len(commits))
+    if benchmarks is not None and ".." in benchmarks.parts:
+        raise UsageError(f"{benchmarks} lies outside of the repository: give benchmarks inside")
     environments = {}
     with contextlib.ExitStack() as stack:
         trees = {
             role: stack.enter_context(repository.worktree(commit, folder / FOLDER_OF[role]))
             for role, commit in commits.items()
         }
+        if benchmarks is not None and not (trees[HEAD] / benchmarks).exists():
+            label = repository.name_of(commits[HEAD])
+            raise UsageError(f"{benchmarks} is not in {label}: commit it, or name another folder")
         for role, commit in commits.items():
             python = make_environment(folder / f"{FOLDER_OF[role]}-env")
             run_in(python, shlex.split(recipe.install), trees[role])
@@ -153,7 +162,7 @@ def source_environments(
             python = make_environment(folder / f"{FOLDER_OF[role]}-env")
             run_in(python, ["python", "-m", "pip", "install", _requirement(source)], folder)
             _install_extra(python, recipe.extra)
-        environments[role] = Environment(python, Path.cwd(), _short(source))
+        environments[role] = Environment(python, Path.cwd(), source)
         progress.advance(source)
     return environments
 
@@ -192,10 +201,6 @@ def _requirement(source: str) -> str:
         f"{source} is no Python interpreter, wheel or requirement: give the path of an "
         "interpreter or a .whl file, or PACKAGE==VERSION"
     )
-
-
-def _short(source: str) -> str:
-    return Path(source).name if source.endswith((".whl", ".tar.gz", ".zip")) else source
 
 
 def _replace(target: Path, source: Path) -> None:

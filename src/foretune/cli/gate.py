@@ -1,8 +1,9 @@
 """``foretune gate``: compares two revisions of a project by their benchmarks."""
 
+import shlex
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
-from foretune.errors import UsageError
+from foretune.errors import ForetuneError, UsageError
 from foretune.support.console import progress_bar
 from foretune.support.progress import Progress
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from foretune.tune.gate.revisions import Recipe
 
 METRICS = ("time", "memory")
+
+NOT_OF_BISECT = ("markdown", "junit", "html", "record", "mlflow", "strict", "compare")
+"""Options of a single gate."""
+RED_EXIT_CODE = 1
+SHELL_SIGNS = "();<>|&`$\n"
 
 
 def gate(
@@ -83,9 +89,7 @@ def gate(
             raise UsageError(f"{revisions!r} is no range of revisions: write BASE..HEAD")
         revisions, benchmarks = "", revisions
     _check_line(revisions, base, head, bisect)
-    options.require_positive(budget, "--budget")
-    options.require_positive(relevant, "--relevant")
-    options.require_positive(limit, "--limit")
+    _check_options(context)
     metrics = _read_metrics(metric)
     run = _Run(
         benchmarks=benchmarks,
@@ -104,7 +108,7 @@ def gate(
         ),
     )
     output = Output(options.root_options(context).as_json)
-    with progress_bar() as progress:
+    with progress_bar() as progress, _errors_are_not_red():
         if bisect:
             _bisect(run, revisions, output, progress)
             return
@@ -112,16 +116,26 @@ def gate(
             result = run.of_revisions(revisions, progress)
         else:
             result = run.of_sources(base, head, progress)
-    _report(result, output, markdown=markdown, junit=junit, html=html)
-    if record is not None:
-        _record(result, record, output)
-    if mlflow:
-        from foretune.tune.gate.history import track_gate
-
-        output.say(f"tracked in {track_gate(result)}")
+    with _errors_are_not_red():
+        _report(result, output, markdown=markdown, junit=junit, html=html)
+        if record is not None:
+            _record(result, record, output)
+        if mlflow:
+            _track(result, output)
     output.result(result.to_dict())
     if code := result.exit_code(strict):
         raise typer.Exit(code)
+
+
+@contextmanager
+def _errors_are_not_red() -> Iterator[None]:
+    """Turn errors of exit code 1, which would say that something is slower, into those of 2."""
+    try:
+        yield
+    except ForetuneError as e:
+        if e.exit_code != RED_EXIT_CODE:
+            raise
+        raise UsageError(str(e)) from e
 
 
 class _Run:
@@ -237,6 +251,34 @@ def _check_line(revisions: str, base: str, head: str, bisect: bool) -> None:
         raise UsageError("--bisect needs GOOD..BAD")
 
 
+def _check_options(context: typer.Context) -> None:
+    """Raise UsageError for options that are wrong, before anything is built."""
+    given = context.params
+    options.require_positive(given["budget"], "--budget")
+    options.require_positive(given["limit"], "--limit")
+    if not 0 < given["relevant"] < 1:
+        raise UsageError(f"--relevant {given['relevant']} is no share: 0.02 is 2 %")
+    if given["bisect"]:
+        options.reject_options(context, NOT_OF_BISECT, "--bisect does not take")
+    record = given["record"]
+    if record is not None and record.suffix != ".parquet":
+        raise UsageError(f"--record {record}: a run table is a Parquet file, NAME.parquet")
+    for line in given["command"]:
+        _check_command(line)
+
+
+def _check_command(line: str) -> None:
+    """Raise UsageError for a line that only a shell understands: its first program is timed."""
+    try:
+        words = shlex.split(line)
+    except ValueError as e:
+        raise UsageError(f"--command {line}: {e}") from e
+    if not words or "=" in words[0] or any(sign in line for sign in SHELL_SIGNS):
+        raise UsageError(
+            f"--command {line!r} is no program with its words: write the rest into a script"
+        )
+
+
 def _read_metrics(text: str) -> "tuple[Metric, ...]":
     names = [name.strip() for name in text.split(",")]
     unknown = [name for name in names if name not in METRICS]
@@ -283,6 +325,12 @@ def _report(
         write_page(junit, texts.junit(result))
     if html is not None:
         write_gate_page(html, result)
+
+
+def _track(result: "GateResult", output: Output) -> None:
+    from foretune.tune.gate.history import track_gate
+
+    output.say(f"tracked in {track_gate(result)}")
 
 
 def _record(result: "GateResult", path: Path, output: Output) -> None:

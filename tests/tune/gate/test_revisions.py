@@ -46,7 +46,6 @@ def repository(tmp_path):
     [
         ("main..topic", ("main", "topic")),
         ("main..", ("main", "HEAD")),
-        ("main...topic", ("main", "topic")),
     ],
 )
 def test_parse_range(text, pair):
@@ -96,6 +95,11 @@ def test_run_in_failing_command_names_its_last_line(tmp_path):
     command = ["python", "-c", "raise SystemExit('ERROR: no compiler')"]
     with pytest.raises(UsageError, match=r"failed in .*: ERROR: no compiler"):
         run_in(Path(sys.executable), command, tmp_path)
+
+
+def test_parse_range_from_the_merge_base_is_refused():
+    with pytest.raises(UsageError, match="starts at the merge base"):
+        parse_range("main...topic")
 
 
 def test_find_benchmarks_default_folders(tmp_path):
@@ -149,3 +153,21 @@ def test_pytest_fixture_leaves_that_of_other_plugins(tmp_path):
     (tmp_path / "test_it.py").write_text(textwrap.dedent(text))
     done = run_pytest(tmp_path, "pytest_benchmark", "foretune.tune.gate.pytest_fixture")
     assert done.returncode == 0, done.stdout
+
+
+def test_revision_environments_refuse_benchmarks_that_are_elsewhere(repository, tmp_path):
+    """A folder outside of the repository is never touched; one must be in the head commit."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "bench_x.py").write_text("kept")
+    commits = dict.fromkeys((BASE, HEAD), repository.commit_of("HEAD"))
+    for path, says in [
+        (Path("..") / "outside", "outside of the repository"),
+        (Path("not_committed"), "is not in"),
+    ]:
+        environments = revision_environments(
+            repository, commits, path, Recipe(), tmp_path / "made"
+        )
+        with pytest.raises(UsageError, match=says), environments:
+            pass
+    assert (outside / "bench_x.py").read_text() == "kept"

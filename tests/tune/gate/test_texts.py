@@ -1,5 +1,6 @@
 """Reports of a gate: `tune/gate/texts.py`, `page.py`, `history.py`; and `bisect.py`."""
 
+import dataclasses
 import math
 from xml.etree import ElementTree
 
@@ -117,6 +118,11 @@ def test_record_runs_other_file_is_refused(tmp_path):
         record_runs(tmp_path / "history.csv", RESULT, Device("CPU", "cpu"))
 
 
+def of_sort(word):
+    """Return a verdict on the benchmark that a bisection follows."""
+    return dataclasses.replace(verdict(word), name="bench_sort")
+
+
 @pytest.mark.parametrize("first_bad", [1, 3, 6])
 def test_bisect_finds_the_first_slower_commit(first_bad):
     commits = [f"c{number}" for number in range(7)]
@@ -125,7 +131,7 @@ def test_bisect_finds_the_first_slower_commit(first_bad):
     def run(commit, only):
         tried.append(only)
         is_bad = commits.index(commit) >= first_bad
-        return result_of(verdict("slower" if is_bad else "same"))
+        return result_of(of_sort("slower" if is_bad else "same"))
 
     found = bisect(commits, run)
     assert (found.good, found.bad) == (f"c{first_bad - 1}", f"c{first_bad}")
@@ -135,9 +141,19 @@ def test_bisect_finds_the_first_slower_commit(first_bad):
     assert all(only == found.benchmarks for only in tried[1:])
 
 
+def test_bisect_ignores_benchmarks_of_longer_names():
+    def run(commit, only):
+        word = "slower" if commit == "c3" else "same"
+        other = dataclasses.replace(of_sort("slower"), name="bench_sort_big")
+        return result_of(of_sort(word), *([other] if only else []))
+
+    found = bisect(["c0", "c1", "c2", "c3"], run)
+    assert (found.good, found.bad) == ("c2", "c3")
+
+
 def test_bisect_undecided_commit_is_named():
     words = {"c1": "same", "c2": "cannot tell", "c3": "slower"}
-    found = bisect(["c0", "c1", "c2", "c3"], lambda c, only: result_of(verdict(words[c])))
+    found = bisect(["c0", "c1", "c2", "c3"], lambda c, only: result_of(of_sort(words[c])))
     assert (found.good, found.bad, found.undecided) == ("c1", "c3", ("c2",))
     assert "one of 2 commits after c1, up to c3" in found.headline
 

@@ -8,6 +8,7 @@ from foretune.tune.gate.agent.timed_call import Arguments, TimedCall
 
 PREFIX = "bench_"
 INPUTS_PREFIX = "inputs_"
+SEED = "seed"
 
 Serve = Callable[[Any], None]
 """Answers requests about a `TimedCall` or `ProgramCall` until the benchmark is closed."""
@@ -35,8 +36,8 @@ class FunctionBenchmark:
 
     def _arguments(self, seed: int) -> Arguments:
         assert self._make_inputs is not None
-        takes_seed = bool(inspect.signature(self._make_inputs).parameters)
-        inputs = self._make_inputs(seed) if takes_seed else self._make_inputs()
+        takes_seed = SEED in inspect.signature(self._make_inputs).parameters
+        inputs = self._make_inputs(seed=seed) if takes_seed else self._make_inputs()
         return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
@@ -52,13 +53,18 @@ def find_functions(module: Any) -> Iterator[tuple[str, FunctionBenchmark | str]]
         elif make_inputs is None and _required_parameters(function):
             inputs_name = INPUTS_PREFIX + name[len(PREFIX) :]
             yield name, f"it needs arguments: define {inputs_name}(seed), which returns them"
+        elif make_inputs is not None and _required_parameters(make_inputs, but=SEED):
+            yield name, f"{make_inputs.__name__} may take a seed only: give its parameters defaults"
         else:
             yield name, FunctionBenchmark(function, make_inputs)
 
 
-def _required_parameters(function: Callable[..., Any]) -> bool:
+def _required_parameters(function: Callable[..., Any], but: str = "") -> bool:
+    """Whether a function needs arguments, apart from one of the name ``but``."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return any(
-        parameter.default is parameter.empty and parameter.kind not in kinds
+        parameter.default is parameter.empty
+        and parameter.kind not in kinds
+        and parameter.name != but
         for parameter in inspect.signature(function).parameters.values()
     )

@@ -27,7 +27,7 @@ class ProgramFailed(Exception):
 
 
 class CommandBenchmark:
-    """A command line, which a shell starts; the environment's programs come first on its path."""
+    """A program with its words; the environment's programs come first on its path."""
 
     def __init__(self, command: str) -> None:
         self._command = command

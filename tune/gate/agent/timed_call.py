@@ -31,10 +31,8 @@ class TimedCall:
 
     Args:
         call: what is timed.
-        make_arguments: returns positional and keyword arguments for a seed; called before each
-            turn.
-        calls: number of calls in a burst; None if it may be chosen. Then arguments are made before
-            each burst, because the calls may change them.
+        make_arguments: returns positional and keyword arguments for a seed.
+        calls: number of calls in a burst; None if it may be chosen.
         after_burst: called after each burst, untimed.
     """
 
