@@ -31,6 +31,8 @@ def read_json_table(data: bytes) -> TextTable:
     """
     text, replaced = decoded_document(data)
     documents = _documents(text.removeprefix("\ufeff"))
+    if not documents:
+        raise ValueError("it is empty")
     tool = json_tool(documents[0])
     if tool is not None:
         raise ValueError(f"it is {tool}")
@@ -66,6 +68,8 @@ def _rows(document: Any) -> tuple[list[Any], str]:
     """Return a document's rows, and the name of the list that has them."""
     if isinstance(document, list):
         return document, ""
+    if not isinstance(document, dict):
+        raise ValueError(_NO_TABLE)
     lists = {name: value for name, value in document.items() if isinstance(value, list)}
     of_objects = {
         name: value

@@ -39,16 +39,21 @@ def summary_start(rows: Sequence[Row], mark: str) -> int:
     if end == len(rows) and _leaves_cells_out(rows):
         end -= 1
 
-    above = rows[:end]
-    for line in rows[end:]:
-        is_summary = (
-            _first_word(line, mark) in SUMMARIES
-            or _word_among_numbers(line, above, mark)
-            or _is_computed(line, above, mark)
-        )
-        if not is_summary:
-            return len(rows)
+    # A kernel may be called like an operation: lines that sum nothing up belong to the table.
+    while end < len(rows):
+        above = rows[:end]
+        if all(_sums_up(line, above, mark) for line in rows[end:]):
+            break
+        end += 1
     return end
+
+
+def _sums_up(line: Row, above: Sequence[Row], mark: str) -> bool:
+    """Whether a line sums up those above, by its first word or by its numbers."""
+    word = _first_word(line, mark)
+    if word in SUMMARIES:
+        return word not in {_first_word(row, mark) for row in above}
+    return _word_among_numbers(line, above, mark) or _is_computed(line, above, mark)
 
 
 def _first_text(row: Row, mark: str) -> int | None:
@@ -58,12 +63,15 @@ def _first_text(row: Row, mark: str) -> int | None:
 
 
 def _first_word(row: Row, mark: str) -> str:
-    """Return the first word of a line, in lower case."""
+    """Return the first word of a line, in lower case; empty if it is part of a name.
+
+    ``Total:`` and ``mean (3 runs)`` begin with a word, ``avg_pool2d`` and ``sum-1`` do not.
+    """
     position = _first_text(row, mark)
     if position is None:
         return ""
-    words: list[str] = re.findall(r"[^\W_]+", row[position].lower())
-    return words[0] if words else ""
+    found = re.match(r"\W*([^\W_]+):?(\s|$)", row[position].strip().lower())
+    return found[1] if found else ""
 
 
 def _leaves_cells_out(rows: Sequence[Row]) -> bool:

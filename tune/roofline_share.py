@@ -16,7 +16,7 @@ from foretune.collect.isolated_implementation import Work
 from foretune.device import Device
 from foretune.problem import Problem
 from foretune.result import Result
-from foretune.values import short_number
+from foretune.values import percent, short_number
 
 LATENCY_SHARE = 0.2
 """Below this share of both roofs, neither of them limits the candidate. Chosen by hand."""
@@ -70,12 +70,12 @@ class RooflineShare(Result):
             place = (
                 "memory" if self.level == "memory" else f"memory, though it fits in {self.level}"
             )
-            parts[0] += f", {self.memory_share:.0%} of {place}"
+            parts[0] += f", {percent(self.memory_share)} of {place}"
         if math.isnan(self.gflops):
             parts.append("operations unknown")
         else:
-            share = "" if math.isnan(self.arithmetic_share) else f", {self.arithmetic_share:.0%}"
-            parts.append(f"{short_number(self.gflops, 3)} GFLOP/s{share}")
+            share = percent(self.arithmetic_share)
+            parts.append(f"{short_number(self.gflops, 3)} GFLOP/s, {share} of the peak")
         limit = {"neither": "neither limits it"}.get(
             self.bottleneck, f"{self.bottleneck} limits it"
         )

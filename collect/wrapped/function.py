@@ -21,6 +21,7 @@ from foretune.collect.wrapped.call_arguments import (
 )
 from foretune.collect.wrapped.knob_values import KnobValues
 from foretune.collect.wrapped.new_values import (
+    GIVEN_VALUES,
     DrawnKinds,
     NewValues,
     find_new_values,
@@ -227,7 +228,7 @@ class FunctionKernel(WrappedKernel):
     def describe_values(self, problem: Problem) -> str:
         """Return on which values a verification rests."""
         if not (self.check is None or callable(self.check)):
-            return "the given values only, because check= is an output"
+            return f"{GIVEN_VALUES}, because check= is an output"
         takes_seed = callable(self.args) and "seed" in parameters_of(self.args)
         draws = self._draws_of(problem)
         kinds = self._drawn_kinds(problem)

@@ -46,9 +46,9 @@ class NewValues:
         return f"{_FRACTIONS[self.fractions]}, {_WHOLE_NUMBERS[self.whole]}"
 
 
-GIVEN_VALUES_ONLY = (
-    "the given values only: no argument has numbers to draw, or the default needs them"
-)
+GIVEN_VALUES = "the given values only"
+"""Begins the description of a verification without new values."""
+GIVEN_VALUES_ONLY = f"{GIVEN_VALUES}: no argument has numbers to draw, or the default needs them"
 _FRACTIONS: dict[Draw | None, str] = {
     blend: "new values in every round",
     rescale: "the given values times random factors",

@@ -4,6 +4,7 @@ A source is a column (``m``) or an expression over columns (``latency_us*0.001``
 Columns that already have a run-table name (``problem.M``, ``time_ms``) need no mapping.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,13 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         rows["time_ms"], unit = _times(table, sources["time_ms"], path)
         if unit:
             request.notes.append(f"{path}: time in {unit} ({sources['time_ms']})")
-    elif "time_ms" in sources and (units := _row_units(table)) is not None and units.nunique() > 1:
-        raise UsageError(
-            f"{path}: {UNIT_COLUMN} has several units ({', '.join(sorted(set(units)))}): map the "
-            "column of times alone, without a factor"
-        )
+    elif "time_ms" in sources and (units := _row_units(table, path)) is not None:
+        several = sorted(set(units) - {""})
+        if len(several) > 1:
+            raise UsageError(
+                f"{path}: {UNIT_COLUMN} has several units ({', '.join(several)}): map the column "
+                "of times alone, without a factor"
+            )
     if "status" not in request.constants:
         times = table.get(sources.get("time_ms", ""), pd.Series(dtype=object)).astype(object)
         said_status = sources.get("status")
@@ -83,11 +86,11 @@ def time_column(table: pd.DataFrame, where: object) -> str | None:
 
 def _times(table: pd.DataFrame, column: str, path: Path) -> tuple["pd.Series[Any]", str]:
     """Return a column's times in milliseconds, and their unit if it is not that of ``time_ms``."""
-    row_units = _row_units(table)
+    row_units = _row_units(table, path)
     if row_units is not None:
-        factors = row_units.map(lambda unit: MS_PER_UNIT[unit])
+        factors = row_units.map(lambda unit: MS_PER_UNIT.get(unit, math.nan))
         numbers = pd.to_numeric(table[column].astype(object), errors="coerce").astype(float)
-        return numbers * factors, " and ".join(sorted(set(row_units)))
+        return numbers * factors, " and ".join(sorted(set(row_units) - {""}))
     try:
         times, unit = in_milliseconds(table[column], column)
     except UsageError as e:
@@ -95,12 +98,19 @@ def _times(table: pd.DataFrame, column: str, path: Path) -> tuple["pd.Series[Any
     return times, "" if column == "time_ms" and unit == "ms" else unit
 
 
-def _row_units(table: pd.DataFrame) -> "pd.Series[str] | None":
-    """Return each row's unit of time, if a column has them (Google Benchmark's ``time_unit``)."""
+def _row_units(table: pd.DataFrame, path: Path) -> "pd.Series[str] | None":
+    """Return each row's unit of time, if a column has them (Google Benchmark's ``time_unit``).
+
+    A row that failed may have none: it is empty. Raises UsageError for an unknown unit.
+    """
     for column in table.columns:
-        units = table[column].astype(object).map(str).str.strip()
-        if column.strip().lower() == UNIT_COLUMN and units.isin(list(MS_PER_UNIT)).all():
-            return units
+        if column.strip().lower() != UNIT_COLUMN:
+            continue
+        units = table[column].astype(object).fillna("").map(str).str.strip()
+        unknown = sorted(set(units) - {"", *MS_PER_UNIT})
+        if unknown:
+            raise UsageError(f"{path}: {unknown[0]!r} in {column} is no unit of time")
+        return units
     return None
 
 

@@ -127,6 +127,11 @@ def _summary_times(table: pd.DataFrame, path: Path) -> list[float]:
     )
 
 
+def _device_name(text: object) -> str:
+    """Return a device's name without its number, ``NVIDIA H100 (0)``; empty if unknown."""
+    return "" if pd.isna(text) else re.sub(r" \(\d+\)$", "", str(text))
+
+
 def _trace_rows(
     table: pd.DataFrame, time: str, name: str, path: Path, request: Request
 ) -> Iterator[dict[str, Any]]:
@@ -135,13 +140,12 @@ def _trace_rows(
     unit = None if column is None else unit_in_name(column)
     if column is None or unit is None:
         raise WrongFile(f"{path} is not {_WHAT}: expected a column {time} (ns)")
-    devices = set(table["Device"].dropna()) if "Device" in table else set()
-    if len(devices) > 1 and request.device:
-        raise UsageError(f"{path} has launches on {len(devices)} devices: leave --device out")
-    for row in table.astype(object).to_dict("records"):
-        if "GrdX" in row and pd.isna(row["GrdX"]):
-            continue
-        named = re.sub(r" \(\d+\)$", "", str(row.get("Device", "")))
+    launches = table[table["GrdX"].notna()] if "GrdX" in table else table
+    names = {_device_name(device) for device in launches.get("Device", ())}
+    if len(names) > 1 and request.device:
+        raise UsageError(f"{path} has launches on {len(names)} devices: leave --device out")
+    for row in launches.astype(object).to_dict("records"):
+        named = _device_name(row.get("Device", ""))
         yield {
             **_named(row[name], request),
             "device": request.device or canonical_name(named) or request.given("device", path),
@@ -219,11 +223,13 @@ def _launches(
     listed = "".join(f", launch.{column}" for column in wanted)
     query = (
         f"SELECT string.value AS name, launch.end - launch.start AS duration_ns{listed} "
-        f"FROM {KERNELS} AS launch LEFT JOIN {STRINGS} AS string ON string.id = launch.{name} "
-        "ORDER BY launch.start"
+        f"FROM {KERNELS} AS launch JOIN {STRINGS} AS string ON string.id = launch.{name} "
+        "WHERE launch.end IS NOT NULL ORDER BY launch.start"
     )
-    devices = {row["deviceId"] for row in database.execute(f"SELECT deviceId FROM {KERNELS}")}
-    names = {gpus.get(number, "") for number in devices}
+    names = {""}
+    if "deviceId" in columns:
+        numbers = database.execute(f"SELECT DISTINCT deviceId AS number FROM {KERNELS}")
+        names = {gpus.get(row["number"], "") for row in numbers}
     if request.device and len(names) > 1:
         raise UsageError(
             f"{path} has launches on {' and '.join(sorted(names))}: leave --device out"

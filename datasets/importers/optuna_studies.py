@@ -105,11 +105,6 @@ def _records(
         return
     if "time_ms" not in request.mapping:
         milliseconds = _milliseconds_of(study, path)
-        if not (study.metric_names or _is_ours(study)):
-            request.notes.append(
-                f"{path}: values of study {study.study_name!r} are read as milliseconds; --map "
-                "time_ms=value*1000 reads seconds"
-            )
 
     # Foretune writes what it knows of a study; of others, only the name is known.
     is_ours = _is_ours(study)
@@ -159,10 +154,12 @@ def _milliseconds_of(study: optuna.Study, path: Path) -> Expression:
     if study.direction is not StudyDirection.MINIMIZE:
         raise UsageError(f"{where} maximizes its value, which is no time: {how_to}")
 
-    # Names of values are optional; without one, values are milliseconds, as documented.
+    # Names of values are optional. Foretune's own studies have milliseconds.
     names = study.metric_names
     if not names:
-        return Expression("value", "value")
+        if _is_ours(study):
+            return Expression("value", "value")
+        raise UsageError(f"{where} does not say what its value is: {how_to}")
     unit = unit_in_name(names[0])
     if unit is not None:
         return Expression(f"value*{MS_PER_UNIT[unit.lower()]!r}", "value")

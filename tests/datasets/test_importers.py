@@ -268,3 +268,21 @@ def test_import_runs_imports_or_counts_every_row(tmp_path, survives, rows):
     good = [r for r in good if r["p"] is None or 0 < r["p"] <= 700 * 1.2]
     timed = believed[believed["time_ms"].notna()]
     assert timed["problem.M"].tolist() == [r["m"] for r in good]
+
+
+@pytest.mark.parametrize("content", ["", "3", '"text"'])
+def test_json_without_a_table_is_refused(tmp_path, content):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(RunTableError, match=r"x\.json"):
+        import_runs(tmp_path / "x.json", "generic", **HERE)
+
+
+def test_units_of_rows_may_be_missing_and_never_unknown(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("n,real_time,time_unit\n1,2000000,ns\n2,,\n3,3000000,ns\n")
+    options = {**HERE, "mapping": {"time_ms": "real_time", "problem.n": "n"}}
+    runs = import_runs(path, "generic", **options)
+    assert runs["time_ms"].dropna().tolist() == [2.0, 3.0]
+    path.write_text("n,real_time,time_unit\n1,2,ns\n2,3,ticks\n")
+    with pytest.raises(UsageError, match="'ticks' in time_unit is no unit"):
+        import_runs(path, "generic", **options)

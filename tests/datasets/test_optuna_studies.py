@@ -15,6 +15,8 @@ from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 
+MILLISECONDS = {"time_ms": "value"}
+
 
 def measured(n, block, time_ms):
     status = Status.OK if math.isfinite(time_ms) else Status.COMPILE_ERROR
@@ -69,9 +71,11 @@ def test_read_other_study_maps_value_to_time(tmp_path):
 
     study.optimize(objective, n_trials=3)
     study.set_user_attr("problem", "their own notes")
-    with pytest.raises(UsageError, match="does not name its device"):
-        import_runs(tmp_path / "s.db", "optuna")
     seconds = {"time_ms": "value*1000"}
+    with pytest.raises(UsageError, match="does not say what its value is"):
+        import_runs(tmp_path / "s.db", "optuna", device="My CPU")
+    with pytest.raises(UsageError, match="does not name its device"):
+        import_runs(tmp_path / "s.db", "optuna", mapping=seconds)
     runs = import_runs(tmp_path / "s.db", "optuna", device="My CPU", mapping=seconds).runs
     assert (runs["time_ms"] == 500 * runs["config.block"]).all()
     assert set(runs["kernel"]) == set(runs["problem.study"]) == {"mine"}
@@ -133,7 +137,7 @@ def test_a_value_that_is_named_otherwise_is_no_time(tmp_path):
 def test_a_study_with_two_objectives_is_skipped_by_name(tmp_path):
     study_of(tmp_path, "one", ["minimize"], [2.0])
     study_of(tmp_path, "two", ["minimize", "maximize"], [(1.0, 3.0)])
-    imported = import_runs(tmp_path / "s.db", "optuna", device="d")
+    imported = import_runs(tmp_path / "s.db", "optuna", device="d", mapping=MILLISECONDS)
     assert imported.kernels == {"one": 1}
     assert any("study 'two' is skipped: it has 2 objectives" in note for note in imported.notes)
 
@@ -151,7 +155,7 @@ def test_a_database_of_an_older_release_is_upgraded_in_a_copy(tmp_path):
         # The database says that its tables are older; the upgrade changes what it finds.
         database.execute("UPDATE alembic_version SET version_num = 'v3.0.0.d'")
     before = path.read_bytes()
-    imported = import_runs(path, "optuna", device="d")
+    imported = import_runs(path, "optuna", device="d", mapping=MILLISECONDS)
     assert imported.runs["time_ms"].tolist() == [2.0]
     assert path.read_bytes() == before
 
@@ -169,7 +173,7 @@ def test_trials_without_a_value_are_named(tmp_path):
 
     study.optimize(objective, n_trials=3, catch=(RuntimeError,))
     study.ask()
-    imported = import_runs(tmp_path / "s.db", "optuna", device="My CPU")
+    imported = import_runs(tmp_path / "s.db", "optuna", device="My CPU", mapping=MILLISECONDS)
     assert imported.runs["status"].tolist() == ["ok", "runtime_error"]
     assert any("1 pruned, 1 running trials" in note for note in imported.notes)
     assert any("are read as milliseconds" in note for note in imported.notes)
@@ -182,6 +186,6 @@ def test_a_journal_is_read_and_not_changed(tmp_path):
     study = optuna.create_study(storage=storage, study_name="mine")
     study.optimize(lambda trial: trial.suggest_int("block", 1, 4) * 0.5, n_trials=2)
     before = path.read_bytes()
-    runs = import_runs(path, "optuna", device="My CPU").runs
+    runs = import_runs(path, "optuna", device="My CPU", mapping=MILLISECONDS).runs
     assert (runs["time_ms"] == 0.5 * runs["config.block"]).all()
     assert path.read_bytes() == before

@@ -6,6 +6,7 @@ its arguments, too, this is an honest gain: `pinned` keeps the values.
 """
 
 from foretune.collect.wrapped.function import FunctionKernel
+from foretune.collect.wrapped.new_values import GIVEN_VALUES
 from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.errors import warn
 from foretune.tune.results import TuneResult
@@ -16,9 +17,7 @@ MIN_FACTOR = 3.0
 
 def warn_of_repeated_values(kernel: WrappedKernel, result: TuneResult) -> None:
     """Warn if a configuration was much faster in the search than with new values."""
-    if not isinstance(kernel, FunctionKernel) or result.checked_on.startswith(
-        "the given values only"
-    ):
+    if not isinstance(kernel, FunctionKernel) or result.checked_on.startswith(GIVEN_VALUES):
         return
     searched = {step.config: step.objective for step in result.trace}
     for candidate in result.candidates:

@@ -34,7 +34,7 @@ from foretune.tune.triton.stalled import StalledCallDriver
 _STOCK_RUN = Stock.run  # Triton's own `run`, to detect a library's replacement
 MAX_ONLINE_SEARCHES = 64
 """Maximum number of online searches; the least recently called one is dropped."""
-PARTIAL_FILE = "measured by Foretune, budget"
+PARTIAL_FILE = "measured by Foretune"
 """Part of the key of files that have the timings of some configurations."""
 MAX_FALLBACK_CONFIGS = 200
 """Maximum number of configurations to measure after an error in Foretune."""
@@ -382,9 +382,12 @@ class Autotuner(Stock):  # type: ignore[misc]
             return None
         if self.options.measures_all:
             return key
-        return (
-            (*key, f"{PARTIAL_FILE} {self.options.budget}") if self.options.store is False else None
-        )
+        if self.options.store is not False:
+            return None
+        o = self.options
+        predictor = o.predictor if isinstance(o.predictor, str) else type(o.predictor).__name__
+        search = (o.budget, o.regret, o.seconds, o.mode, str(o.objective), o.include_default)
+        return (*key, f"{PARTIAL_FILE} {search} {predictor}")
 
     def _benchmark_like_stock(self, driver: StalledCallDriver) -> None:
         """Measure like stock Triton, within the budget, after an error in Foretune."""

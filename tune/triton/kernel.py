@@ -43,13 +43,12 @@ class KernelCall:
 
     def to_call(self) -> Call:
         """Return the call as a problem."""
-        has_hook = getattr(self.tuner, "user_defined_pre_hook", False)
         call = make_call(
             self.tuner.fn,
             self.tuner.keys,
             self.named,
             self.options.bucket,
-            self.tuner.pre_hook if has_hook else None,
+            user_hook(self.tuner),
             **self.options.problem_tags,
         )
         return replace(call, function=self.tuner.fn)
@@ -191,3 +190,8 @@ class CompileAhead:
                 )
                 self._fn.warmup(*args, **kwargs, **config.all_kwargs())
             future.set_result(None)
+
+
+def user_hook(tuner: Any) -> Any:
+    """Return the hook that a user gave to a tuner; None if it is Triton's own."""
+    return tuner.pre_hook if getattr(tuner, "user_defined_pre_hook", False) else None

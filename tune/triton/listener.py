@@ -73,13 +73,14 @@ def _record(
 ) -> None:
     """Store a tuning, unless it is Foretune's own, whose measurements are already stored."""
     from foretune.tune.triton.autotuner import Autotuner
+    from foretune.tune.triton.kernel import user_hook
     from foretune.tune.triton.problem_key import make_call
 
     tuner: Any = caller.get("self")
     if event["cache_hit"] or getattr(tuner, "nargs", None) is None or isinstance(tuner, Autotuner):
         return
     arguments = {**tuner.nargs, **caller.get("kwargs", {})}
-    call = make_call(tuner.fn, tuner.keys, arguments)
+    call = make_call(tuner.fn, tuner.keys, arguments, hook=user_hook(tuner))
     timings = event["configs_timings"]
     measurements = [_measurement(call, config, timing) for config, timing in timings.items()]
     factory.cache_of(call).append(*measurements)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretune.search.searcher import Prior
+from foretune.tune.triton.launch_order import ERROR_FREEDOM
 
 THREADS_PER_WARP = 32.0
 ELEMENTS_PER_THREAD = 16.0
@@ -16,8 +17,6 @@ COST_PER_OCTAVE = 0.1
 """Log slow-down per octave from that number, from softmaxes on an RTX 3090 and an H100."""
 SPREAD = 0.12
 """Standard deviation of the log error, from the same softmaxes."""
-ERROR_FREEDOM = 2.5
-"""Degrees of freedom of the Student law of the errors."""
 
 
 @dataclass(frozen=True)

@@ -165,9 +165,7 @@ def test_revision_environments_refuse_benchmarks_that_are_elsewhere(repository, 
         (Path("..") / "outside", "outside of the repository"),
         (Path("not_committed"), "is not in"),
     ]:
-        environments = revision_environments(
-            repository, commits, path, Recipe(), tmp_path / "made"
-        )
+        environments = revision_environments(repository, commits, path, Recipe(), tmp_path / "made")
         with pytest.raises(UsageError, match=says), environments:
             pass
     assert (outside / "bench_x.py").read_text() == "kept"
