@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from foretune.collect.devices import cache_directory
+from foretune.errors import OutputError, RunTableError
+from foretune.support.files import atomic_write, read_arrays, translate_read_errors
 from foretune.support.operator_package import installed_tables
 from foretune.version import __version__
 
@@ -64,16 +66,17 @@ class MeasuredRows:
 
     def save(self, path: Path) -> None:
         """Write to a file."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         arrays: dict[str, Any] = {"ms": self.ms, **self.columns}
-        np.savez_compressed(path, **arrays)
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file; raises OSError or ValueError if it is damaged."""
-        with np.load(path, allow_pickle=False) as arrays:
-            columns = {name: arrays[name] for name in arrays if name != "ms"}
-            return cls(columns=columns, ms=arrays["ms"])
+        """Read a file; raises RunTableError if it is damaged."""
+        with translate_read_errors(path, RunTableError, "is damaged ({})"):
+            arrays = read_arrays(path)
+            ms = arrays.pop("ms")
+            return cls(columns=arrays, ms=ms)
 
 
 def table_rows(kernel: str, system: str, engine: str) -> MeasuredRows | None:
@@ -84,11 +87,11 @@ def table_rows(kernel: str, system: str, engine: str) -> MeasuredRows | None:
     state = f"{__version__} {folder} {(folder / system).stat().st_mtime_ns}"
     digest = hashlib.sha256(state.encode()).hexdigest()[:12]
     path = cache_directory() / CACHE_FOLDER / f"{kernel}-{system}-{engine}-{digest}.npz"
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(RunTableError):  # it is made again
         rows = MeasuredRows.load(path)
         return rows if len(rows.ms) else None
     rows = _screened_rows(kernel, system, engine)
-    with suppress(OSError):  # a cache that fails must not stop the answer
+    with suppress(OutputError):  # a cache that fails must not stop the answer
         rows.save(path)
     return rows if len(rows.ms) else None
 

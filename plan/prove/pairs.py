@@ -3,7 +3,7 @@
 The interval is Student's, of the log ratios of pairs, as the kernels' verifier has it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, isfinite, log, nan, sqrt
 from statistics import fmean, stdev
@@ -76,6 +76,5 @@ def compare_in_turn(
     return PairedComparison(tuple(ratios), reason)
 
 
-def no_comparison(ratios: Sequence[float] = ()) -> PairedComparison:
-    """Return the comparison of a setting with itself."""
-    return PairedComparison(tuple(ratios), "the plan's own setting is the best")
+NO_COMPARISON = PairedComparison((), "the plan's own setting is the best")
+"""The comparison of a setting with itself."""

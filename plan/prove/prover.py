@@ -17,7 +17,7 @@ from foretune.measurement import Measurement
 from foretune.plan.prove.failures import Failure
 from foretune.plan.prove.load import Load
 from foretune.plan.prove.memory_limit import MemoryLimit
-from foretune.plan.prove.pairs import PairedComparison, compare_in_turn, no_comparison
+from foretune.plan.prove.pairs import NO_COMPARISON, PairedComparison, compare_in_turn
 from foretune.plan.prove.prediction import Observation, Promise, ServerPredictor, StepFactors
 from foretune.plan.prove.score import best_load, meets_limits
 from foretune.plan.prove.searcher import CorrectedSearcher, prior_of_scores
@@ -178,7 +178,7 @@ class Prover:
         return Proof(
             trials=tuple(self._trials),
             planned=self._trials[0],
-            best=self._best_trial(),
+            best=self._best_trial(best),
             comparison=comparison,
             search=found,
             factors=self.predictor.factors,
@@ -250,16 +250,16 @@ class Prover:
             scores[trial.config] = trial.score(self.requirements)
         return min(scores, key=lambda config: scores[config])
 
-    def _best_trial(self) -> Trial | None:
-        """Return the trial of this proof with the best score; None if none served."""
-        served = [trial for trial in self._trials if trial.ok]
+    def _best_trial(self, best: Configuration) -> Trial | None:
+        """Return this proof's best trial of the best setting; None if it was not served here."""
+        served = [trial for trial in self._trials if trial.ok and trial.config == best]
         return min(served, key=lambda trial: trial.score(self.requirements), default=None)
 
     def _compare(self, best: Configuration, begun: float) -> PairedComparison:
         """Start the best setting and the plan's in turn."""
         planned = self.settings.planned
         if best == planned or self.runner.url:
-            return no_comparison()
+            return NO_COMPARISON
         if not self._trials[0].ok:
             return PairedComparison((), "the plan's own setting did not serve")
 

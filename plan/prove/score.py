@@ -42,10 +42,10 @@ def load_score(figures: Figures, requirements: Requirements) -> float:
     """Return a load's score: milliseconds per token, multiplied where a limit is broken.
 
     Of all requests together for throughput and cost, of one request for latency. Infinite if
-    nothing was generated.
+    nothing was generated, or what a limit or the goal needs is unknown.
     """
     per_token_ms = 1e3 / figures.tokens_per_s if figures.tokens_per_s > 0 else inf
-    if requirements.goal == "latency" and figures.tpot_ms > 0:
+    if requirements.goal == "latency":
         per_token_ms = figures.tpot_ms
 
     penalty = 1.0
@@ -53,7 +53,9 @@ def load_score(figures: Figures, requirements: Requirements) -> float:
         (figures.ttft_ms, requirements.ttft_ms),
         (figures.tpot_ms, requirements.tpot_ms),
     ):
-        if isfinite(measured) and measured > limit:
+        if isfinite(limit) and not isfinite(measured):
+            return inf  # a limit of what is unknown is not met
+        if measured > limit:
             penalty *= (measured / limit) ** PENALTY_EXPONENT
     return per_token_ms * penalty if isfinite(per_token_ms) else inf
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -278,8 +278,3 @@ def _status(url: str) -> int:
         return int(getattr(error, "code", 0))
     except (OSError, ValueError):
         return 0
-
-
-def environment_words(variables: Mapping[str, str]) -> list[str]:
-    """Return variables as the words before a program."""
-    return [f"{name}={value}" for name, value in variables.items()]

@@ -214,11 +214,13 @@ def around(
         THREADS: [cores, *_thread_values(cores)] if on_cpu else [],
     }
     flags = {name: list(values) for name, values in given.items() if name not in KNOBS}
-    for name in given:
+    for name, chosen in given.items():
         if name in KNOBS and name not in knobs:
             raise UsageError(
                 f"the command does not set {name}: put {{{name}}} into --command, or leave it out"
             )
+        for value in chosen:
+            _check_value(name, value, labels)
 
     values: dict[str, list[Value]] = {}
     for name in knobs:
@@ -228,6 +230,32 @@ def around(
         if chosen:
             values[name] = list(dict.fromkeys(chosen))
     return SettingSpace(labels, values, flags)
+
+
+def _check_value(name: str, value: Value, labels: Mapping[str, Deployment]) -> None:
+    """Raise UsageError for a value that a knob cannot have, or a name that is no knob or flag."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name not in KNOBS:
+        if not name.startswith("-"):
+            raise UsageError(f"{name} is neither {', '.join(KNOBS)}, nor a flag that begins with -")
+        return
+    if name == DEPLOYMENT:
+        allowed = value in labels
+        what = " or ".join(labels)
+    elif name in (CHUNKED, PREFIX_CACHE, GRAPHS):
+        allowed = value in (ON, OFF)
+        what = f"{ON} or {OFF}"
+    elif name == CACHE_SHARE:
+        allowed = is_number and 0 < float(value) <= 1
+        what = "a share of the memory up to 1, such as 0.9"
+    elif name == CACHE_GIB:
+        allowed = is_number and float(value) > 0
+        what = "a number of GiB"
+    else:
+        allowed = is_number and value == int(value) and value >= 1
+        what = "a whole number from 1 on"
+    if not allowed:
+        raise UsageError(f"{name}={value} is not possible: give {what}")
 
 
 def needed_cache_gib(deployment: Deployment) -> float:

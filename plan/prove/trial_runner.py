@@ -130,7 +130,9 @@ class TrialRunner:
 
     def _load(self, url: str, state: "_Progress") -> None:
         """Warm a server up, and run all loads; what was measured stays if it fails later."""
-        prompts = Prompts(model=served_model(url), vocab=self.vocab)
+        model = served_model(url)
+        self.progress.say(f"the server serves {model or 'a model that it does not name'}")
+        prompts = Prompts(model=model, vocab=self.vocab)
         warm_up = Load(self.loads[0].workload, concurrency=1)
         state.serve(url, warm_up, prompts, WARM_UP_SEED, self.limits.run_s)
 

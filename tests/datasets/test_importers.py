@@ -281,7 +281,7 @@ def test_units_of_rows_may_be_missing_and_never_unknown(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("n,real_time,time_unit\n1,2000000,ns\n2,,\n3,3000000,ns\n")
     options = {**HERE, "mapping": {"time_ms": "real_time", "problem.n": "n"}}
-    runs = import_runs(path, "generic", **options)
+    runs = import_runs(path, "generic", **options).runs
     assert runs["time_ms"].dropna().tolist() == [2.0, 3.0]
     path.write_text("n,real_time,time_unit\n1,2,ns\n2,3,ticks\n")
     with pytest.raises(UsageError, match="'ticks' in time_unit is no unit"):

@@ -15,6 +15,7 @@ from foretune.cli.output import Output
 from foretune.errors import UsageError
 from foretune.support.console import progress_bar
 from foretune.support.progress import Progress
+from foretune.values import parse_value
 
 if TYPE_CHECKING:
     from foretune.cli.plan_answer import Answer
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from foretune.plan.prove.prover import Prover
     from foretune.plan.prove.saving import ProofFolder
     from foretune.plan.serve.deployments.calibration import MeasuredLatencies
+    from foretune.plan.serve.deployments.deployment import Deployment
     from foretune.values import Value
 
 PROVE_PANEL = "Proof (--prove)"
@@ -173,7 +175,7 @@ def _make_prover(
     best = answered.best
     maker = _command_maker(given, answered)
     loads = plan_loads(plan, best, _parse_loads(given.loads))
-    labels = _calibration_labels(answered)
+    model = plan.request.model.name
 
     # Flags of a server that runs are as they are.
     on_this_cpu = best.system.device.kind == "cpu" and not given.ssh
@@ -202,7 +204,9 @@ def _make_prover(
         budget=Budget(starts=given.starts, pairs=given.pairs, seconds=given.seconds),
         subject=_subject(maker, given, answered),
         store=FallibleStore(root.store),
-        on_trial=lambda trial: folder.add(trial, labels),
+        on_trial=lambda trial: folder.add(
+            trial, calibration_labels(settings.setting(trial.config).deployment, model)
+        ),
         seed=root.seed,
     )
 
@@ -250,26 +254,18 @@ def _parse_flags(texts: Sequence[str]) -> "dict[str, list[Value]]":
         name, equals, values = text.partition("=")
         if not equals or not name or not values:
             raise UsageError(f"--flag {text}: write NAME=VALUE,VALUE, like requests=8,16")
-        flags[name] = [_as_value(value) for value in values.split(",")]
+        if name in flags:
+            raise UsageError(f"--flag {name} is given twice: write {name}=VALUE,VALUE")
+        flags[name] = [parse_value(value) for value in values.split(",")]
     return flags
 
 
-def _as_value(text: str) -> "Value":
-    """Return a number if the text is one."""
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _calibration_labels(answered: "Answer") -> dict[str, Any]:
+def calibration_labels(deployment: "Deployment", model: str) -> dict[str, Any]:
     """Return what ``--calibrate`` reads of a line beside its figures."""
-    layout = answered.best.layout
-    formats = answered.best.formats
+    layout = deployment.layout
+    formats = deployment.formats
     return {
-        "model_id": answered.plan.request.model.name,
+        "model_id": model,
         "tp": layout.tp,
         "pp": layout.pp,
         "dp": layout.dp,
