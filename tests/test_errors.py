@@ -20,6 +20,10 @@ def example(kind):
         return kind("llama-4-70b", ["llama-3-70b"])
     if kind is MissingExtra:
         return kind("torch", "gpu", "a GPU kernel")
+    if kind.__name__ == "ServerFailed":  # of the proofs of plans
+        from foretune.plan.prove.failures import Failure
+
+        return kind(Failure("it went wrong: do that"))
     return kind("it went wrong: do that")
 
 

@@ -79,6 +79,7 @@ def test_a_broken_promise_names_its_figures(make_prover):
     assert "the throughput is" in verdict
 
 
+@pytest.mark.extended
 def test_the_search_finds_more_requests_at_once(make_prover, deployment):
     """The plan starts with one slot of four; a step takes 20 ms, however full it is."""
     template = toy_template("--slots", "{requests}", "--step-ms", "40")

@@ -101,6 +101,7 @@ def gate_of_equal_code(rng, suite, deviation):
     return any(case.word == "slower" for case in cases)
 
 
+@pytest.mark.extended
 def test_equal_code_is_red_in_at_most_one_of_hundred_gates():
     """With the tails of a busy machine, and looks after every stage."""
     rng = np.random.default_rng(1)
