@@ -132,6 +132,8 @@ def _answer(context: typer.Context, predictor: str, count: int) -> None:
         loaded = read_predictor(predictor)
     if kernel:
         require_kernel(loaded, kernel)
+    if loaded.weakness:
+        output.say(loaded.weakness)
     if not explain:
         by = objective or _primary_target(loaded).partition("_")[0]
         _show_ranking(output, loaded, problem, options.device_for(loaded, device), count, by)
@@ -195,6 +197,8 @@ def _show_ranking(
     for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
         output.say(f"outside the training range: {reason}")
     asked = {"problem": dict(wanted), "configurations": len(predicted), "objective": by}
+    if loaded.weakness:
+        asked["weakness"] = loaded.weakness
     output.result({**asked, "configs": entries})
 
 
