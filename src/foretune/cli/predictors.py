@@ -28,6 +28,8 @@ UNUSABLE_SPLIT_REASONS = {
 }
 CURVE = "curve"
 WORK_KEYS = ("flops", "bytes", "blocks")
+MIN_POWER_ROWS = 40
+"""With fewer metered runs, validation says little of power."""
 MAX_EXPLAINED = 10_000  # how many rows `evaluate` compares with the training range
 DRIFTED_EXIT_CODE = 1
 TARGET = typer.Option([], help="time_ms or power_w (repeatable). Default: what the runs hold.")
@@ -270,6 +272,7 @@ def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield which figures of a training are missing, and why."""
     from foretune.features.families_of_runs import explain_missing_roofline
     from foretune.features.readings import ReadFamily
+    from foretune.models.targets import measured_rows
 
     features = done.predictor.features_
     if isinstance(features.family, ReadFamily):
@@ -279,6 +282,9 @@ def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
             yield f"no roofline: {reason}"
     elif not features.roofline_known_:
         yield "no roofline: the runs lack their device's peak rates (device.…) or a size"
+    n_metered = len(measured_rows("power_w", done.predictor.runs_))
+    if "power_w" in done.predictor.targets_ and n_metered < MIN_POWER_ROWS:
+        yield f"power_w: ± 30 %, as only {n_metered} runs have it; {MIN_POWER_ROWS} tell more"
     if done.validation.level == "none":
         return
     default_splits = ["grouped"] if done.validation.level == "quick" else ["random", "grouped"]
