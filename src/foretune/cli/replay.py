@@ -146,7 +146,8 @@ def _show_all(output: Output, scored: "list[tuple[list[Scores], list[str]]]") ->
 
 
 def _read_prior(names: list[str]) -> "Predictor | UserModel | pd.DataFrame | None":
-    from foretune.models.saved.lookup import NONE, read_model
+    from foretune.models.guides.request import NONE
+    from foretune.models.saved.lookup import read_model
 
     names = [name for name in names if name != NONE]
     tables = [Path(name) for name in names if name.endswith(".parquet")]

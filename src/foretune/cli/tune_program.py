@@ -73,7 +73,8 @@ COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
 
 
 def _tune_options(search: "SearchOptions", given: Mapping[str, Any]) -> dict[str, Any]:
-    from foretune.models.saved.lookup import AUTO, NONE, read_model
+    from foretune.models.guides.request import AUTO, NONE
+    from foretune.models.saved.lookup import read_model
 
     if len(given["objective"]) > 1:
         raise UsageError("only one objective is possible: give --objective once")
