@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options, run_files
+from foretune.cli import options
+from foretune.cli.csv_files import text_dialect
 from foretune.cli.output import Output
 from foretune.errors import UsageError, require_known
 from foretune.support.console import progress_bar
@@ -55,7 +56,7 @@ def import_(
         given = {"FILES": files, "--format": format, "--out": out}
         missing = ", ".join(name for name, value in given.items() if not value)
         raise UsageError(f"give {missing} too; --shipped lists Foretune's own tables")
-    dialect = run_files.dialect(separator, decimal)
+    dialect = text_dialect(separator, decimal)
     _import_files(output, files, format, out, (kernel, device), map_, dialect)
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import typer
 
 from foretune.cli import networks, options
+from foretune.cli.csv_files import is_registered
 from foretune.cli.operators import predict_operator
 from foretune.cli.output import Output, format_config
-from foretune.cli.run_files import is_registered
 from foretune.device import Device
 from foretune.errors import UsageError, require_known
 from foretune.kernel import Kernel
