@@ -10,7 +10,7 @@ import typer
 from foretune.cli.options import parse_key_values
 from foretune.errors import DataWarning, RunTableError, UsageError, require_known
 from foretune.registry import get_kernel, registered
-from foretune.values import counted
+from foretune.values import Value, counted, parse_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ def read_files(
 
     from foretune.datasets.runs import CSV_SUFFIXES
 
-    csv_files = [f for f in files if f.name.lower().endswith(CSV_SUFFIXES)]
+    csv_files = [file for file in files if file.name.lower().endswith(CSV_SUFFIXES)]
     if (problem or maps) and len(csv_files) < len(files):
         raise UsageError(
             "only CSV files take --sizes and --map: leave them out, or give files that end with "
@@ -61,15 +61,24 @@ def read_files(
         )
     if (separator or decimal) and not csv_files:
         raise UsageError("only CSV files take --separator and --decimal: leave them out")
-    sources = parse_key_values(maps, "--map")
-    chosen = dialect(separator, decimal)
-    parts = [
-        _read_csv_file(f, kernel, sources, predictor, problem, chosen)
-        if f in csv_files
-        else _read_run_table(f)
-        for f in files
-    ]
-    return select_rows(pd.concat(parts, ignore_index=True), "kernel", kernel)
+
+    source_of_column = parse_key_values(maps, "--map")
+    csv_dialect = dialect(separator, decimal)
+    tables = []
+    for file in files:
+        if file in csv_files:
+            table = _read_csv_file(
+                file,
+                kernel=kernel,
+                source_of_column=source_of_column,
+                predictor=predictor,
+                problem=problem,
+                dialect=csv_dialect,
+            )
+        else:
+            table = _read_run_table(file)
+        tables.append(table)
+    return select_rows(pd.concat(tables, ignore_index=True), "kernel", kernel)
 
 
 def _read_run_table(file: Path) -> "pd.DataFrame":
@@ -109,49 +118,54 @@ def select_rows(runs: "pd.DataFrame", column: str, name: str | None) -> "pd.Data
 
 def _read_csv_file(
     file: Path,
+    *,
     kernel: str | None,
-    sources: Mapping[str, str],
+    source_of_column: Mapping[str, str],
     predictor: "Predictor | None",
     problem: Sequence[str],
     dialect: "Dialect",
 ) -> "pd.DataFrame":
+    """Return the runs of a CSV file; what each of its columns means is found, see `read_files`."""
     from foretune.datasets.importers import import_runs
-    from foretune.datasets.importers.columns import as_number
     from foretune.datasets.importers.files import read_table
     from foretune.datasets.importers.generic import stated_status, time_column
     from foretune.datasets.plain_tables import UNNAMED, run_columns
-    from foretune.datasets.schema import columns_of
 
-    constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}
-    sources = {c: v for c, v in sources.items() if c not in constants}
+    constants, sources = split_constants(source_of_column)
     table = read_table(file, dialect=dialect).rename(columns=str)
     columns = list(map(str, table.columns))
-    if not {"time_ms"} & {*sources, *constants, *columns}:
-        found = time_column(table, file)
-        if found is not None:
-            sources["time_ms"] = found
+
+    # The time may have another name and unit.
+    if "time_ms" not in {*sources, *constants, *columns}:
+        source_of_time = time_column(table, file)
+        if source_of_time is not None:
+            sources["time_ms"] = source_of_time
+
+    # How a run ended is neither its problem nor its configuration.
     if "status" not in sources:
-        # How a run ended is neither its problem nor its configuration.
-        said = {"status", *problem, *sources.values()}
-        stated = [c for c in stated_status(table) if c not in said]
-        columns = [c for c in columns if c not in stated]
+        named_by_user = {"status", *problem, *sources.values()}
+        status_columns = set(stated_status(table)) - named_by_user
+        columns = [column for column in columns if column not in status_columns]
+
+    # What files leave out is that of the predictor's training.
     device = UNNAMED
     if predictor is not None:
-        kernel, devices = predictor.kernel_name_, predictor.runs_["device"].unique()
+        kernel = predictor.kernel_name_
+        devices = predictor.runs_["device"].unique()
         device = str(devices[0]) if len(devices) == 1 else UNNAMED
-        known = {c.removeprefix("problem.") for c in columns_of(predictor.runs_, "problem")}
-        problem = problem or [c for c in columns if c in known]
+        problem = problem or _sizes_of_training(predictor, columns)
+
     mapping = run_columns(columns, problem, sources)
     if "time_ms" not in mapping:
-        how_to = "name the time's column with --map time_ms=COLUMN*FACTOR"
-        raise UsageError(f"{file} has no column time_ms: {how_to}; there are {', '.join(columns)}")
-    named = None if "kernel" in mapping else kernel or _kernel_name(file, mapping)
-    where = None if "device" in mapping else device
+        raise UsageError(
+            f"{file} has no column time_ms: name the time's column with --map "
+            f"time_ms=COLUMN*FACTOR; there are {', '.join(columns)}"
+        )
     imported = import_runs(
         file,
         "generic",
-        kernel=named,
-        device=where,
+        kernel=None if "kernel" in mapping else kernel or _kernel_name(file, mapping),
+        device=None if "device" in mapping else device,
         mapping=mapping,
         constants=constants,
         separator=dialect.separator,
@@ -163,6 +177,28 @@ def _read_csv_file(
         left_out = f"{counted(count, 'row')} of {file} left out"
         warnings.warn(f"{left_out}: {reason}", DataWarning, stacklevel=2)
     return imported.runs
+
+
+def split_constants(
+    source_of_column: Mapping[str, str],
+) -> tuple[dict[str, Value], dict[str, str]]:
+    """Split ``--map`` into constants, written ``COLUMN==VALUE``, and sources of columns."""
+    constants = {}
+    sources = {}
+    for column, source in source_of_column.items():
+        if source.startswith("="):
+            constants[column] = parse_value(source.removeprefix("="))
+        else:
+            sources[column] = source
+    return constants, sources
+
+
+def _sizes_of_training(predictor: "Predictor", columns: Sequence[str]) -> list[str]:
+    """Return those of ``columns`` that are sizes of the problems in training."""
+    from foretune.datasets.schema import columns_of
+
+    sizes = {c.removeprefix("problem.") for c in columns_of(predictor.runs_, "problem")}
+    return [column for column in columns if column in sizes]
 
 
 def dialect(separator: str, decimal: str) -> "Dialect":
@@ -187,6 +223,7 @@ def is_registered(kernel: str, columns: Collection[str]) -> bool:
     if kernel not in registered("kernels"):
         return False
     found = get_kernel(kernel)
-    sizes = [f"problem.{p.name}" for p in found.problem_parameters if p.default is None]
-    knobs = found.space(found.training_problems(1)[0]).names
-    return {*sizes, *(f"config.{name}" for name in knobs)} <= set(columns)
+    sizes = {f"problem.{p.name}" for p in found.problem_parameters if p.default is None}
+    space = found.space(found.training_problems(1)[0])
+    knobs = {f"config.{name}" for name in space.names}
+    return sizes | knobs <= set(columns)
