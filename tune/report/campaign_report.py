@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: a campaign's report, a tuned problem, a predictor's validation."""
+"""The report of a campaign: one self-contained HTML page."""
 
 import math
 import os
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,10 +21,18 @@ from foretune.objective import Objective
 from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.outcome import outcome
 from foretune.tune.report import figures
-from foretune.tune.report.chart import Chart
-from foretune.tune.report.page import duration, percent, ratio, render, spaced, write_page
+from foretune.tune.report.page import duration, percent, ratio, render, write_page
+from foretune.tune.report.validation_page import METRICS, TARGETS, prediction_clouds
 from foretune.tune.results import TuneResult
 from foretune.values import counted
+
+MAX_PARETO_CHARTS = 6
+MAX_FEATURES_PER_GROUP = 4
+"""Features that are named per group."""
+MIN_PARETO_RUNS = 3
+"""Problems with fewer runs get no Pareto chart."""
+STRIP = (5.0, 155.0)
+"""Ends of a strip of ratios, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +64,15 @@ class ReportData:
 
 def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
     """Write the report to ``path`` and return it; on failure (OutputError) an old file remains."""
-    results, energies = data.results, energy_by_problem(data.runs)
-    rounds = sorted({r.rounds for r in results})
-    text = render(
+    results = data.results
+    problems = [str(result.problem) for result in results]
+    roofline = None
+    if any(data.rates):
+        roofline = figures.roofline_figure(problems, data.rates, data.device)
+    energies = energy_by_problem(data.runs)
+    worth = data.importance.sort_values("factor", ascending=False)
+    steps = [step for result in results for step in result.trace]
+    page = render(
         Path(__file__).with_name("campaign.html"),
         title=f"{data.kernel} on {data.device.name}",
         headline=headline(results, data.space_size),
@@ -66,73 +80,103 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         tiles=_tiles(data),
         data=data,
         place=ratio_positions(results),
-        libraries=sorted({r.library.name for r in results if r.library}),
+        libraries=_library_names(results),
         predicted=is_predicted(results),
-        failed=any(s.status != "ok" for r in results for s in r.trace),
+        failed=any(step.status != "ok" for step in steps),
         figures=figures,
-        roofline=figures.roofline_figure([str(r.problem) for r in results], data.rates, data.device)
-        if any(data.rates)
-        else None,
+        roofline=roofline,
         clouds=list(prediction_clouds(data.validation)),
         targets=TARGETS,
         metrics=METRICS,
-        worth=data.importance.sort_values("factor", ascending=False).to_dict("records"),
+        worth=worth.to_dict("records"),
         rests_on=list(strongest_features(data.attribution)),
         metered=None if energies is None else len(energies),
         shown=(energies or [])[:MAX_PARETO_CHARTS],
         failures=list(failures(data.runs)),
-        rounds=" to ".join(f"{n:,}" for n in sorted({*rounds[:1], *rounds[-1:]})),
+        rounds=_range([result.rounds for result in results], "{:,}"),
         specs=SPECS,
     )
-    return write_page(path, text)
+    return write_page(path, page)
 
 
 def headline(results: Sequence[TuneResult], space_size: int) -> str:
     """Return a campaign's outcome in one sentence; none of its problems was profiled."""
-    found = outcome(results, "unseen problem")
-    min_count, max_count = (choose(len(r.trace) for r in results) for choose in (min, max))
-    span = (f"{min_count} to " if min_count < max_count else "") + counted(max_count, "measurement")
-    each = " each" if len(results) > 1 else ""
-    return f"{found}, after {span}{each} out of {counted(space_size, 'configuration')}"
+    counts = [len(result.trace) for result in results]
+    measurements = counted(max(counts), "measurement")
+    if min(counts) < max(counts):
+        measurements = f"{min(counts)} to {measurements}"
+    if len(results) > 1:
+        measurements += " each"
+    configurations = counted(space_size, "configuration")
+    return f"{outcome(results, 'unseen problem')}, after {measurements} out of {configurations}"
+
+
+def _range(numbers: Sequence[int], form: str) -> str:
+    """Return the smallest and the largest number; only one if all are equal."""
+    ends = sorted({min(numbers), max(numbers)}) if numbers else []
+    return " to ".join(form.format(number) for number in ends)
+
+
+def _library_names(results: Sequence[TuneResult]) -> list[str]:
+    return sorted({result.library.name for result in results if result.library})
 
 
 def _lead(data: ReportData) -> str:
-    lines = [weak] if (weak := data.validation.weakness) else []
-    if open_ones := sum(r.verdict == "inconclusive" for r in data.results):
-        lines.append(
-            f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a relevant "
+    """Return what a reader has to know beside the headline: weak models, open verdicts, load."""
+    results = data.results
+    sentences = [data.validation.weakness]
+
+    n_open = sum(result.verdict == "inconclusive" for result in results)
+    if n_open:
+        sentences.append(
+            f"{counted(n_open, 'problem')} inconclusive: the interval includes 1 and a relevant "
             "gain. A longer search or a quieter machine may settle that."
         )
-    if busy_wins := sum(r.busy_win is not None for r in data.results):
-        lines.append(
-            f"{busy_wins} of these won on this busy machine only: winner and default use the cores "
-            "differently. A quiet machine decides."
+    n_busy_wins = sum(result.busy_win is not None for result in results)
+    if n_busy_wins:
+        sentences.append(
+            f"{n_busy_wins} of these won on this busy machine only: winner and default use the "
+            "cores differently. A quiet machine decides."
         )
-    if disturbed := [r.noise for r in data.results if r.noise.disturbed]:
+    disturbed = [result.noise for result in results if result.noise.disturbed]
+    if disturbed:
         most = max(disturbed, key=lambda noise: noise.others)
-        lines.append(
+        sentences.append(
             f"{counted(len(disturbed), 'verification')} ran beside other load; the most: "
             f"{most.disturbed}."
         )
-    if 0 < sum(r.verified for r in data.results) < len(data.results):
-        lines.append("Without a measurable win, the default stays and counts as 1.00×.")
-    against = [r.versus_library for r in data.results if r.versus_library]
-    if against:
-        names = " and ".join(sorted({r.library.name for r in data.results if r.library}))
-        wins, ratios = sum(c.wins for c in against), [c.ratio for c in against]
-        mean = f", {ratio(geometric_mean(ratios))} in the geometric mean" if len(ratios) > 1 else ""
-        word = "faster" if data.objective is Objective.TIME else "better"
-        lines.append(f"Against {names}: {word} on {wins} of {len(against)}{mean}.")
-    return " ".join(lines)
+    if 0 < sum(result.verified for result in results) < len(results):
+        sentences.append("Without a measurable win, the default stays and counts as 1.00×.")
+    sentences.append(_against_library(data))
+    return " ".join(filter(None, sentences))
+
+
+def _against_library(data: ReportData) -> str:
+    """Return how the winners compare with library calls; empty if there are none."""
+    compared = [result.versus_library for result in data.results]
+    comparisons = [comparison for comparison in compared if comparison is not None]
+    if not comparisons:
+        return ""
+    names = " and ".join(_library_names(data.results))
+    better = "faster" if data.objective is Objective.TIME else "better"
+    n_wins = sum(comparison.wins for comparison in comparisons)
+    mean = ""
+    if len(comparisons) > 1:
+        mean_ratio = geometric_mean([comparison.ratio for comparison in comparisons])
+        mean = f", {ratio(mean_ratio)} in the geometric mean"
+    return f"Against {names}: {better} on {n_wins} of {len(comparisons)}{mean}."
 
 
 def _tiles(data: ReportData) -> dict[str, str]:
-    models = data.validation.scores.get("time_ms", {}).get("grouped", {})
-    error = next(iter(models.values()), {}).get("median_ape", math.nan)
+    """Return the figures on top of the page."""
+    scores_of_models = data.validation.scores.get("time_ms", {}).get("grouped", {})
+    own_scores = next(iter(scores_of_models.values()), {})  # the model's own come first
     return {
         "measurements in training": f"{data.learned['rows']:,}",
         "problems in training": f"{data.learned['problems']:,}",
-        "median error of predicted time, whole problems held out": percent(error),
+        "median error of predicted time, whole problems held out": percent(
+            own_scores.get("median_ape", math.nan)
+        ),
         "from start to report": duration(data.seconds),
     }
 
@@ -146,18 +190,21 @@ class ReportObserver(CampaignObserver):
 
     def on_finish(self, campaign: Campaign) -> None:
         """Write the report."""
-        kernel, device = self._start.kernel, self._start.device
         runs = read_runs(self._start.folder.runs)
-        write_report(campaign.report, _report_data(kernel, device, campaign, runs))
+        data = _report_data(self._start.kernel, self._start.device, campaign, runs)
+        write_report(campaign.report, data)
 
 
 def _report_data(
     kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
 ) -> ReportData:
-    predictor, results = campaign.training.predictor, list(campaign.results)
-    importances = explanation.parameter_importance(
-        predictor, [r.problem for r in results], kernel.space, device
-    )
+    predictor = campaign.training.predictor
+    results = list(campaign.results)
+    problems = [result.problem for result in results]
+    importance = explanation.parameter_importance(predictor, problems, kernel.space, device)
+    attribution = None
+    if explanation.is_explainable(predictor):
+        attribution = explanation.importance(predictor)
     return ReportData(
         kernel=kernel.name,
         kernel_location=kernel.location or kernel.name,
@@ -167,149 +214,105 @@ def _report_data(
         validation=campaign.training.validation,
         learned=predictor.training_,
         results=results,
-        importance=importances,
+        importance=importance,
         environment=str(runs["environment"].iloc[-1]),
         started_at=str(runs["recorded_at"].min()),
         seconds=campaign.seconds,
         mlflow_uri=campaign.mlflow_uri,
-        rates=[list(figures.rates(kernel, r, device)) for r in results],
-        space_size=max(len(kernel.space(r.problem)) for r in results),
-        attribution=explanation.importance(predictor)
-        if explanation.is_explainable(predictor)
-        else None,
+        rates=[list(figures.rates(kernel, result, device)) for result in results],
+        space_size=max(len(kernel.space(problem)) for problem in problems),
+        attribution=attribution,
     )
-
-
-MAX_PARETO_CHARTS = 6
-MAX_FEATURES_PER_GROUP = 4  # features named per group
-TARGETS = {"time_ms": "time, ms", "power_w": "power, W", "energy_mj": "energy, mJ"}
-METRICS = {
-    "mape": ("Mean error", percent),
-    "median_ape": ("Median error", percent),
-    "p95_ape": ("95th percentile", percent),
-    "spearman": ("Rank correlation", lambda r: f"{r:.2f}" if math.isfinite(r) else "–"),
-    "top1_regret": ("Top-1 regret", percent),
-    "coverage90": ("In 90 % interval", percent),
-}
 
 
 def is_predicted(results: Sequence[TuneResult]) -> bool:
     """Whether the searches minimized time and had predictions of it."""
-    return any(
-        r.objective is Objective.TIME and math.isfinite(s.predicted_ms)
-        for r in results
-        for s in r.trace
-    )
+    for result in results:
+        has_predictions = any(math.isfinite(step.predicted_ms) for step in result.trace)
+        if result.objective is Objective.TIME and has_predictions:
+            return True
+    return False
 
 
-def prediction_clouds(validation: Validation) -> Iterator[tuple[str, Chart]]:
-    """Yield the title and the chart of each target's held-out rows."""
-    for target, rows in validation.held_out.items():
-        coverage = float(rows["truth"].between(rows["low"], rows["high"]).mean())
-        what = TARGETS.get(target, target)
-        sample_note = f" ({figures.MAX_POINTS:,} drawn)" if len(rows) > figures.MAX_POINTS else ""
-        title = (
-            f"{what.partition(',')[0].capitalize()}: {percent(coverage)} of "
-            f"{counted(len(rows), 'measurement')} in the 90 % interval{sample_note}"
-        )
-        yield title, figures.prediction_figure(rows, what)
+class FeatureGroup(NamedTuple):
+    """A group of features: its typical effect, and its strongest features as records."""
+
+    name: str
+    factor: float
+    features: list[dict[str, Any]]
 
 
-def strongest_features(
-    attribution: explanation.Importance | None,
-) -> Iterator[tuple[str, float, list[dict[str, Any]]]]:
-    """Yield name, typical effect and strongest features of each feature group."""
+def strongest_features(attribution: explanation.Importance | None) -> Iterator[FeatureGroup]:
+    """Yield each group of features with those of its features that matter most."""
     if attribution is None:
         return
-    features = attribution.features[attribution.features["mean"] > 0]
+    effective = attribution.features[attribution.features["mean"] > 0]
     for group in attribution.groups.to_dict("records"):
-        group_features = features[features["group"] == group["group"]].head(MAX_FEATURES_PER_GROUP)
-        name = explanation.FEATURE_GROUPS.get(group["group"], group["group"])
-        yield name, group["factor"], group_features.to_dict("records")
-
-
-def energy_by_problem(runs: pd.DataFrame) -> list[tuple[str, np.ndarray, np.ndarray]] | None:
-    """Return problems with times (ms) and energies (mJ), most runs first; None without a meter."""
-    runs = runs[runs["status"] == "ok"]
-    if "power_w" not in runs or runs["power_w"].isna().all():
-        return None
-    runs = runs.assign(energy_mj=runs["power_w"] * runs["time_ms"]).dropna(subset="energy_mj")
-    columns = columns_of(runs, "problem")
-    names = [c.removeprefix("problem.") for c in columns]
-    groups = [
-        (
-            ", ".join(f"{n}={v}" for n, v in zip(names, key, strict=True)),
-            rows["time_ms"].to_numpy(float),
-            rows["energy_mj"].to_numpy(float),
+        strongest = effective[effective["group"] == group["group"]].head(MAX_FEATURES_PER_GROUP)
+        yield FeatureGroup(
+            name=explanation.FEATURE_GROUPS.get(group["group"], group["group"]),
+            factor=group["factor"],
+            features=strongest.to_dict("records"),
         )
-        for key, rows in runs.groupby(columns, sort=False, observed=True, dropna=False)
-        if len(rows) > 2
-    ]
-    return sorted(groups, key=lambda group: len(group[1]), reverse=True)
+
+
+class ProblemEnergies(NamedTuple):
+    """The runs of one problem: arrays of times and of energies per launch."""
+
+    problem: str
+    time_ms: np.ndarray
+    energy_mj: np.ndarray
+
+
+def energy_by_problem(runs: pd.DataFrame) -> list[ProblemEnergies] | None:
+    """Return the energies of every problem, most runs first; None without a meter."""
+    succeeded = runs[runs["status"] == "ok"]
+    if "power_w" not in succeeded or succeeded["power_w"].isna().all():
+        return None
+    energy_mj = succeeded["power_w"] * succeeded["time_ms"]
+    metered = succeeded.assign(energy_mj=energy_mj).dropna(subset="energy_mj")
+
+    columns = columns_of(runs, "problem")
+    names = [column.removeprefix("problem.") for column in columns]
+    energies = []
+    for sizes, rows in metered.groupby(columns, sort=False, observed=True, dropna=False):
+        if len(rows) < MIN_PARETO_RUNS:
+            continue
+        energies.append(
+            ProblemEnergies(
+                problem=", ".join(f"{n}={size}" for n, size in zip(names, sizes, strict=True)),
+                time_ms=rows["time_ms"].to_numpy(float),
+                energy_mj=rows["energy_mj"].to_numpy(float),
+            )
+        )
+    return sorted(energies, key=lambda problem: len(problem.time_ms), reverse=True)
 
 
 def failures(runs: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
     """Yield each failure status with its count and the first error message."""
     failed = runs[runs["status"] != "ok"]
-    for status, group in failed.groupby("status", sort=False, observed=True):
-        errors = group["error"].dropna().astype(str) if "error" in group else ()
-        yield str(status), len(group), next((e for e in errors if e.strip()), "–")
+    for status, rows in failed.groupby("status", sort=False, observed=True):
+        errors = rows["error"].dropna().astype(str) if "error" in rows else ()
+        first_error = next((error for error in errors if error.strip()), "–")
+        yield str(status), len(rows), first_error
 
 
 def ratio_positions(results: Sequence[TuneResult]) -> Callable[[float], float]:
-    """Return a function from a ratio to the default to its place in a strip, from 5 to 155."""
+    """Return a function from a ratio to the default to its place in a strip of pixels.
+
+    The strip is logarithmic, and holds the ratios of all results.
+    """
     ratios = [0.95, 1.05]
     for result in results:
         shown = result.winner if result.verified else result.leader
         ratios += [shown.ratio_low, shown.ratio, shown.ratio_high]
-        ratios += [result.baseline.value / result.library.value] if result.library else []
-    logs = [math.log(r) for r in ratios if math.isfinite(r) and r > 0]
+        if result.library:
+            ratios.append(result.baseline.value / result.library.value)
+    logs = [math.log(ratio) for ratio in ratios if math.isfinite(ratio) and ratio > 0]
+    ends = [min(logs), max(logs)]
 
     def place(ratio: float) -> float:
         log = math.log(ratio) if ratio > 0 else -math.inf
-        return round(float(np.interp(log, [min(logs), max(logs)], [5.0, 155.0])), 1)
+        return round(float(np.interp(log, ends, STRIP)), 1)
 
     return place
-
-
-def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
-    """Write the report of ``result`` to ``path`` and return it, or raise OutputError."""
-    winner = result.winner
-    faster = f"{winner.ratio:.2f}× the default's speed"
-    text = render(
-        Path(__file__).with_name("tuned.html"),
-        title=f"{result.kernel} on {result.device}",
-        headline=f"{result.kernel}: {faster if result.verified else result.explanation}",
-        lead=f"Best: {spaced(winner.config or 'the default')}. "
-        f"Problem: {spaced(result.problem.shown)}.",
-        result=result,
-        figures=figures,
-    )
-    return write_page(path, text)
-
-
-def notebook_view(result: TuneResult) -> str:
-    """Return the notebook view of a result: the verdict, a table and the trace's chart."""
-    template = Path(__file__).with_name("notebook.html")
-    return render(
-        template,
-        title="",
-        headline=result.headline,
-        best=result.winner.config or {},
-        default=result.baseline.config or {},
-        drawn=figures.trace_figure(result),
-    )
-
-
-def validation_page(title: str, validation: Validation) -> str:
-    """Return the page with predicted and measured values of held-out rows, and all scores."""
-    return render(
-        Path(__file__).with_name("validation.html"),
-        title=title,
-        heading="Foretune",
-        headline=title,
-        clouds=list(prediction_clouds(validation)),
-        validation=validation,
-        targets=TARGETS,
-        metrics=METRICS,
-    )
