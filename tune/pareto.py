@@ -26,7 +26,8 @@ from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.result import Result
 from foretune.search.factory import searcher_name
-from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
+from foretune.search.pareto import ParetoSearcher
+from foretune.search.pareto_front import hypervolume, pareto_front
 from foretune.space import Configuration
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import REJECTED, Comparison, step_status
