@@ -26,9 +26,10 @@ def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         chunk = start + np.flatnonzero(is_front[start:])[:CHUNK]
         if not len(chunk):
             return is_front
-        nowhere_smaller = (points[:, None] >= points[chunk]).all(axis=2)
-        somewhere_larger = (points[:, None] > points[chunk]).any(axis=2)
-        is_front &= ~(nowhere_smaller & somewhere_larger).any(axis=1)
+        beside_chunk = points[:, None]
+        nowhere_smaller = np.all(beside_chunk >= points[chunk], axis=2)
+        somewhere_larger = np.any(beside_chunk > points[chunk], axis=2)
+        is_front &= ~np.any(nowhere_smaller & somewhere_larger, axis=1)
         start = int(chunk[-1]) + 1
 
 

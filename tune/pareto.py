@@ -238,7 +238,13 @@ def _search(
         if (prior := job.prior(problem, space, guide, objective)) is not None
     ]
     search = ParetoSearcher(
-        space, constrained, job.seed, priors or None, problem, job.device, job.searcher
+        space,
+        objectives=constrained,
+        seed=job.seed,
+        priors=priors or None,
+        problem=problem,
+        device=job.device,
+        kind=job.searcher,
     )
     job.start_progress(problem, space)
     trace = known.copy()

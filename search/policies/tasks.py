@@ -79,7 +79,9 @@ def predicted_task(
         wanted = np.arange(len(space)) if len(space) <= SMALL_SPACE else numbers
         new = np.unique(wanted[np.isnan(log_objective[wanted])])
         if len(new):
-            prior = prior_from_predictor(predictor, problem, space, device, objective, new)
+            prior = prior_from_predictor(
+                predictor, problem, space, device=device, objective=objective, indices=new
+            )
             log_objective[new] = _log_expected_cost(prior)
         return log_objective[numbers]
 

@@ -231,7 +231,7 @@ class _CampaignPlan:
         random_configs = plan_configurations(
             job.kernel, problems, self.preset.random_configs, job.seed
         )
-        collect_runs(job.kernel, random_configs, job.cache, job.runner, job.progress)
+        collect_runs(job.kernel, random_configs, job.cache, job.runner, progress=job.progress)
 
         # The choice is saved, so that a continued campaign measures the same ones.
         if "guided" not in folder.state:
@@ -246,8 +246,8 @@ class _CampaignPlan:
             promising_configs,
             job.cache,
             job.runner,
-            job.progress,
-            "profiling promising configurations of",
+            progress=job.progress,
+            stage="profiling promising configurations of",
         )
 
     def _promising_configs(self, log: RunLog) -> dict[Problem, list[Configuration]]:
