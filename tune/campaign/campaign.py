@@ -242,7 +242,7 @@ class _CampaignPlan:
             random_configs,
             job.cache,
             job.runner,
-            job.progress,
+            progress=job.progress,
             max_seconds=random_share * self.preset.profile_s,
         )
 
@@ -259,8 +259,8 @@ class _CampaignPlan:
             promising_configs,
             job.cache,
             job.runner,
-            job.progress,
-            "profiling promising configurations of",
+            progress=job.progress,
+            stage="profiling promising configurations of",
             max_seconds=(1 - random_share) * self.preset.profile_s,
         )
         if skipped := done.skipped + promising.skipped:
