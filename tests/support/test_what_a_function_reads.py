@@ -203,8 +203,12 @@ def test_identify_what_a_function_reads_counts(identity_of, text):
         "import os\ndef work(name='TOY_SIZE'): return os.getenv(name)",
         "from os import environ as e\ndef work(): return e['TOY_SIZE']",
         "from os import getenv as g\ndef work(): return g('TOY_SIZE')",
-        "import os\nclass Job:\n    def size(self): return os.environ['TOY_SIZE']\n"
-        "def work(): return Job().size()",
+        """
+import os
+class Job:
+    def size(self): return os.environ['TOY_SIZE']
+def work(): return Job().size()
+""",
     ],
 )
 def test_identify_environment_variable_counts(identity_of, monkeypatch, text):
