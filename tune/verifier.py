@@ -52,7 +52,7 @@ MAX_CORES_CHANGE = 0.25
 MIN_PROCESSES = 3
 """Processes of any verification, whatever its budget: an interval from two says nothing."""
 PROMISING = 1.1
-"""A candidate that is so many times as fast so far gets `PROMISING_PROCESSES`, whatever the budget."""
+"""A candidate that is so many times as fast so far gets `PROMISING_PROCESSES` at least."""
 PROMISING_PROCESSES = 5
 """An interval from three processes reaches 5.7 of their deviations to each side, one from five
 2.5: a gain of several times is lost in the former on a busy machine."""
@@ -311,8 +311,8 @@ def gather(
 
     Those that surely have no relevant gain are left out later. No session starts that is expected
     to end after ``seconds``, except for the first `MIN_PROCESSES`, or the first
-    `PROMISING_PROCESSES` if a candidate is `PROMISING`; ``launch_s`` is how long one launch is expected to keep a process
-    busy. MeasurementError: the default fails.
+    `PROMISING_PROCESSES` if a candidate is `PROMISING`; ``launch_s`` is how long one launch is
+    expected to keep a process busy. MeasurementError: the default fails.
     """
     rng = np.random.default_rng(seed)
     evidence = Evidence(base, DEFAULT_REPEATED)
