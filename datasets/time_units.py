@@ -6,6 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from foretune.datasets.decimal_marks import GAPS
+from foretune.datasets.status_words import is_failure_word
 from foretune.errors import UsageError
 
 MS_PER_UNIT = {
@@ -197,8 +199,13 @@ def _is_average(column: str) -> bool:
 
 
 def _all_have_units(values: "pd.Series[Any]") -> bool:
-    cells = set(values.astype(object).dropna())
+    """Whether all cells have a unit, but gaps and words for failed runs."""
+    cells = {cell for cell in set(values.astype(object).dropna()) if not _is_no_time(cell)}
     return bool(cells) and all(isinstance(cell, str) and has_unit(cell) for cell in cells)
+
+
+def _is_no_time(cell: Any) -> bool:
+    return is_failure_word(cell) or (isinstance(cell, str) and cell.strip().lower() in GAPS)
 
 
 def in_milliseconds(values: "pd.Series[Any]", name: str) -> tuple["pd.Series[Any]", str]:

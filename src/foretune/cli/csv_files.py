@@ -12,7 +12,7 @@ from foretune.cli.options import read_local_device
 from foretune.device import Device, find_device_or_none
 from foretune.errors import DataWarning, UsageError, require_known
 from foretune.registry import get_kernel, registered
-from foretune.values import counted
+from foretune.values import Value, counted, parse_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,12 +57,10 @@ def read_csv_file(
     that settles what is unclear.
     """
     from foretune.datasets.importers import import_runs
-    from foretune.datasets.importers.columns import as_number
     from foretune.datasets.importers.files import read_table
     from foretune.datasets.runs import with_specs_of
 
-    constants = {c: as_number(v[1:]) for c, v in options.sources.items() if v.startswith("=")}
-    sources = {c: v for c, v in options.sources.items() if c not in constants}
+    constants, sources = split_constants(options.sources)
     dialect = text_dialect(options.separator, options.decimal)
     table = read_table(file, dialect=dialect).rename(columns=str)
     require_known("column", [*options.ignored, *options.sizes], table.columns)
@@ -101,6 +99,20 @@ def read_csv_file(
     if device is not None:
         return with_specs_of(imported.runs, device) if device.specs else imported.runs
     return _with_known_devices(imported.runs, predictor)
+
+
+def split_constants(
+    source_of_column: Mapping[str, str],
+) -> tuple[dict[str, Value], dict[str, str]]:
+    """Split ``--map`` into constants, written ``COLUMN==VALUE``, and sources of columns."""
+    constants = {}
+    sources = {}
+    for column, source in source_of_column.items():
+        if source.startswith("="):
+            constants[column] = parse_value(source.removeprefix("="))
+        else:
+            sources[column] = source
+    return constants, sources
 
 
 def text_dialect(separator: str, decimal: str) -> "Dialect":
