@@ -95,8 +95,7 @@ def learn_law(runs: pd.DataFrame, log_ms: np.ndarray, problems: np.ndarray) -> L
                 chosen = candidate
                 chosen_inputs = inputs
                 chosen_terms = terms
-<<<<<<< HEAD
-    laws = _fit(chosen_inputs, log_ms, problems, chosen_terms, MAX_ROWS)
+    laws = _fit(chosen_inputs, log_ms, problems, terms=chosen_terms, max_rows=MAX_ROWS)
     return LearnedLaw(chosen, laws, least_error)
 
 
@@ -110,13 +109,13 @@ def _predict(
 ) -> np.ndarray:
     """Return the logs of the rows ``is_out``, by a fit to the rows ``is_known``."""
     laws = _fit(
-        inputs[is_known], log_ms[is_known], problems[is_known], terms, max_rows=MAX_FOLD_ROWS
+        inputs[is_known],
+        log_ms[is_known],
+        problems[is_known],
+        terms=terms,
+        max_rows=MAX_FOLD_ROWS,
     )
     return laws.log_value(inputs[is_out])
-=======
-    laws = _fit(chosen_inputs, log_ms, problems, terms=chosen_terms, max_rows=MAX_ROWS)
-    return LearnedLaw(chosen, laws)
->>>>>>> main
 
 
 def _fit(
@@ -158,15 +157,7 @@ def held_out_error(
     total_error = 0.0
     total_weight = 0.0
     for is_out in _holdouts(log_ms, problems):
-<<<<<<< HEAD
         errors = np.abs(predict(~is_out, is_out) - log_ms[is_out])
-=======
-        known = ~is_out
-        laws = _fit(
-            inputs[known], log_ms[known], problems[known], terms=terms, max_rows=MAX_FOLD_ROWS
-        )
-        errors = np.abs(laws.log_value(inputs[is_out]) - log_ms[is_out])
->>>>>>> main
         total_error += float(weight[is_out] @ errors)
         total_weight += float(weight[is_out].sum())
     return total_error / total_weight
