@@ -40,6 +40,7 @@ print("imported")
 """
 
 
+@pytest.mark.extended
 def test_a_plain_function_of_a_module_that_tunes_when_it_is_imported(capsys, monkeypatch):
     monkeypatch.setattr(verifier, "LOOKS", {1: 1.0})  # each process imports the module
     quick = Timing(max_seconds=0.02, warmup_s=0.001)
@@ -150,7 +151,14 @@ def test_a_source_file(capsys, tmp_path):
     assert main(["tune", "scale.c", "--json", *arguments]) == 0
     best = json.loads(capsys.readouterr().out)["best"]
     assert best["config"] == {"work": 1}
-    arguments = {"x": "float32", "x_0": 500, "by": "float32", "by_0": 500, "n": 500, "n_type": "int32"}
+    arguments = {
+        "x": "float32",
+        "x_0": 500,
+        "by": "float32",
+        "by_0": 500,
+        "n": 500,
+        "n_type": "int32",
+    }
     assert best["problem"] == {**arguments, "n_": 500}  # and the launch size
 
 
