@@ -23,6 +23,12 @@ REQUIRED_SPECS = ("memory_gib", "memory_gbps")
 """Without these, memory and times cannot be planned."""
 RATES = ("bf16_gflops", "fp16_gflops", "fp32_gflops")
 """A device needs one of these."""
+PLAUSIBLE = {
+    "memory_gib": (1, 2_000, "GiB"),
+    "memory_gbps": (20, 50_000, "GB/s: 1000 for a TB/s"),
+    **dict.fromkeys(RATES[:2], (1_000, 20_000_000, "1e9 operations/s: 1000 for a TFLOP/s")),
+}
+"""Specification of a GPU -> least and largest number, and its unit: others are in another unit."""
 DEVICE_FIELDS = ("gpu", "architecture", *SPECS)
 """Fields of a TOML file about the GPU; specifications in units of `SPECS`."""
 SYSTEM_FIELDS = (
@@ -37,6 +43,7 @@ SYSTEM_FIELDS = (
 )
 """Fields of a TOML file about the system, as in `System`; ``usable_memory_gib`` is the memory that
 the driver reports."""
+_ARCHITECTURE = re.compile(r"sm_\d{2,3}a?|gfx[0-9a-f]+|xe[\w-]*", re.IGNORECASE)
 _COUNT = re.compile(r"(?P<count>[1-9]\d{0,3})\s*[x×]\s*(?P<gpu>.+)", re.IGNORECASE)
 _COUNT_BEHIND = re.compile(r"(?P<gpu>.+)\s[x×]\s?(?P<count>[1-9]\d{0,2})", re.IGNORECASE)
 _USUAL_NAMES = (
@@ -121,6 +128,12 @@ def read_system(path: Path) -> System:
         "price_per_hour": _number(fields, "price_per_hour", path),
         "domain_gpus": int(_number(fields, "domain_gpus", path)),
     }
+    device_gib = device.specs["memory_gib"]
+    if stated["memory_gib"] > device_gib:
+        raise UsageError(
+            f"{path}: usable_memory_gib is {stated['memory_gib']:g}, more than the GPU's memory of "
+            f"{device_gib:g} GiB: give memory_gib too"
+        )
     given: dict[str, Any] = {name: number for name, number in stated.items() if number}
     described = replace(system, **given)
     return replace(
@@ -147,7 +160,16 @@ def _device(fields: Mapping[str, Any], path: Path) -> Device:
         device = replace(known, architecture=architecture, specs={**known.specs, **specs})
     if not device.architecture:
         raise UsageError(f"{path}: give architecture, like sm_89 or gfx1100, or gpu")
+    if "architecture" in fields and not _ARCHITECTURE.fullmatch(device.architecture):
+        raise UsageError(
+            f"{path}: architecture {device.architecture!r} is unknown: give it like sm_89, gfx1100 "
+            "or xe2"
+        )
     _require_specs(device, str(path))
+    for name, (least, largest, unit) in PLAUSIBLE.items():
+        number = specs.get(name, least)
+        if not least <= number <= largest:
+            raise UsageError(f"{path}: {name} is {number:g}: give it in {unit}")
     return device
 
 
@@ -168,6 +190,8 @@ def _number(fields: Mapping[str, Any], name: str, path: Path) -> float:
     valid = isinstance(value, int | float) and not isinstance(value, bool)
     if not valid or not math.isfinite(value) or (name in fields and value <= 0):
         raise UsageError(f"{path}: {name} is {value!r}: give a number above 0")
+    if name.endswith(("per_node", "domain_gpus")) and value != int(value):
+        raise UsageError(f"{path}: {name} is {value!r}: give a whole number")
     return float(value)
 
 

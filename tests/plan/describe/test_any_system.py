@@ -128,6 +128,12 @@ def test_read_system_of_a_gpu_by_its_numbers(tmp_path):
         (NUMBERS.replace('architecture = "sm_99"', ""), "give architecture"),
         (NUMBERS + "gpus_per_node = -1", "gpus_per_node is -1: give a number above 0"),
         (NUMBERS + "host_gbps = 'fast'", "host_gbps is 'fast'"),
+        (NUMBERS + "gpus_per_node = 2.5", "give a whole number"),
+        (NUMBERS + "usable_memory_gib = 12", "more than the GPU's memory of 10 GiB"),
+        (NUMBERS.replace("gflops = 1000", "gflops = 165"), "1000 for a TFLOP/s"),
+        (NUMBERS.replace("gbps = 100", "gbps = 1.8"), "1000 for a TB/s"),
+        (NUMBERS.replace("gib = 10", "gib = 24000"), "memory_gib is 24000: give it in GiB"),
+        (NUMBERS.replace("sm_99", "Ada"), "architecture 'Ada' is unknown"),
         ("gpu =", "is not TOML"),
     ],
 )
