@@ -76,7 +76,7 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
     """
     fresh = validate(fresh).reset_index(drop=True)
     predictor.require_same_kernel(fresh)
-    fresh = newest_runs(drop_implausible(predictor.features_.family, fresh)).reset_index(drop=True)
+    fresh = newest_runs(drop_implausible(predictor.declared_family, fresh)).reset_index(drop=True)
     present = present_targets(fresh)
     known = [t for t in predictor.targets_ if t in present] or list(predictor.targets_)
     return {t: _drift(predictor, usable_rows(t, fresh), t) for t in known}

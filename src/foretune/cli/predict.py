@@ -140,6 +140,8 @@ def _answer(context: typer.Context, predictor: str, count: int) -> None:
 
     loaded = _load(predictor, kernel, device)
     output = Output(options.root_options(context).as_json)
+    if loaded.weakness:
+        output.say(loaded.weakness)
     if not explain:
         by = objective or _primary_target(loaded).partition("_")[0]
         _show_ranking(output, loaded, problem, options.device_for(loaded, device), count, by)
@@ -203,6 +205,8 @@ def _show_ranking(
     for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
         output.say(f"outside the training range: {reason}")
     asked = {"problem": dict(wanted), "configurations": len(predicted), "objective": by}
+    if loaded.weakness:
+        asked["weakness"] = loaded.weakness
     output.result({**asked, "configs": entries})
 
 

@@ -160,6 +160,9 @@ def _show_training(
     from foretune.datasets.schema import columns_of
     from foretune.models.validation.metrics import noise_floor
 
+    weakness = done.validation.weakness
+    if weakness:
+        output.say(weakness)
     if not columns_of(runs, "config"):
         output.say("no column is configuration: for a CSV file, name its sizes with --sizes")
     for name, scores in done.scores.items():
@@ -175,7 +178,8 @@ def _show_training(
         if share > 0.5 and "grouped" in done.scores[name]:
             rows = f"{percent(share)} of the randomly held-out rows for {name}"
             output.say(f"{rows} have a problem seen in training\ntoo: use the grouped split")
-    return {**done.metrics(), "noise_floor": floor, "training": done.predictor.training_}
+    said = {"weakness": weakness} if weakness else {}
+    return {**done.metrics(), **said, "noise_floor": floor, "training": done.predictor.training_}
 
 
 def _learning_curves(output: Output, predictor: "Predictor", group: str) -> dict[str, Any]:
@@ -265,9 +269,12 @@ def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") ->
 def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield which figures of a training are missing, and why."""
     from foretune.features.families_of_runs import explain_missing_roofline
+    from foretune.features.readings import ReadFamily
 
     features = done.predictor.features_
-    if features.family is None:
+    if isinstance(features.family, ReadFamily):
+        yield str(features.family.reading)
+    elif features.family is None:
         if reason := explain_missing_roofline(done.predictor.kernel_name_, done.predictor.runs_):
             yield f"no roofline: {reason}"
     elif not features.roofline_known_:
