@@ -253,7 +253,9 @@ def resolve(scheme: Scheme, model: ModelDescription, family: str = "") -> Format
     used = {name for part in weights_of_part.values() for name in part}
     if scheme.must_match and used <= {UNQUANTIZED}:
         names = [name for rule in scheme.rules for name in rule.modules.names]
-        raise UsageError(f"its quantized modules ({', '.join(names[:1])}, …) are not known")
+        if not names:
+            raise UsageError("it names no module with quantized weights")
+        raise UsageError(f"its quantized modules ({names[0]}, …) are not known")
 
     # MLPs count with the projections if there are experts, else as experts.
     attention = weights_of_part.get("attention", {})

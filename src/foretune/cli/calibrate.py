@@ -30,7 +30,7 @@ def calibrate(
     ),
     device: str = typer.Option(
         None,
-        help="With --choose: the new device, cpu, cuda:0 or a name. Default: that of the files.",
+        help="The new device: cpu, cuda:0 or a name. Default: that of the files.",
     ),
     out: Path = typer.Option(
         ..., help="Folder for the calibrated predictor; with --choose, CSV file for the runs."
@@ -45,13 +45,12 @@ def calibrate(
     if choose is not None:
         _choose(context, output, files or [], out)
         return
-    options.reject_options(context, ("device",), "without --choose, calibrate takes no")
     if not files:
         raise UsageError("give run tables of the new device; --choose 64 selects runs to measure")
     from foretune.models.saved.lookup import read_predictor
 
     before = read_predictor(predictor)
-    runs = run_files.read_files(files, kernel, map_, before)
+    runs = run_files.read_files(files, kernel, map_, before, device or "")
     after = before.calibrate(runs)
     after.save(out)
     devices = ", ".join(after.calibration_.devices)

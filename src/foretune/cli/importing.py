@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options, run_files
+from foretune.cli import options
+from foretune.cli.csv_files import split_constants, text_dialect
 from foretune.cli.output import Output
 from foretune.errors import UsageError, require_known
 from foretune.support.console import progress_bar
@@ -68,12 +69,12 @@ def _import_files(
     from foretune.datasets.runs import write_runs
 
     given = context.params
-    dialect = run_files.dialect(given["separator"], given["decimal"])
+    dialect = text_dialect(given["separator"], given["decimal"])
     require_known("format", format, FORMATS)
     if any(_is_read(Path(file), out, FORMATS[format].suffixes) for file in files):
         raise UsageError(f"{out} is an input file: give another --out")
     sources_and_constants = options.parse_key_values(given["map_"], "--map")
-    constants, sources = run_files.split_constants(sources_and_constants)
+    constants, sources = split_constants(sources_and_constants)
     with progress_bar() as progress:
         imported = import_runs(
             files,

@@ -192,7 +192,8 @@ def _show_space(output: Output, replayed: "_ReplayedSpace") -> None:
 
 def _read_prior(names: list[str]) -> "Predictor | UserModel | pd.DataFrame | None":
     """Read ``--prior``: the runs of all tables, or the predictor; None without either."""
-    from foretune.models.saved.lookup import NONE, read_model
+    from foretune.models.guides.request import NONE
+    from foretune.models.saved.lookup import read_model
 
     sources = [name for name in names if name != NONE]
     tables = [Path(name) for name in sources if name.endswith(".parquet")]

@@ -279,7 +279,8 @@ def _tune_kernel(
         _check_front(context, search)
 
     from foretune.datasets.run_log import RunLog
-    from foretune.models.saved.lookup import AUTO, NONE, read_model
+    from foretune.models.guides.request import AUTO, NONE
+    from foretune.models.saved.lookup import read_model
     from foretune.tune.functions.result import Best
     from foretune.tune.pareto import tune_pareto
     from foretune.tune.tuner import tune_problem

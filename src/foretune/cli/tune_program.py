@@ -73,7 +73,8 @@ COMPILER_OPTION = _source_option([], help="Option of the compiler (repeatable)."
 
 def _tune_options(context: typer.Context, search: "SearchOptions") -> dict[str, Any]:
     """Return the options that programs, sources and functions share."""
-    from foretune.models.saved.lookup import AUTO, NONE, read_model
+    from foretune.models.guides.request import AUTO, NONE
+    from foretune.models.saved.lookup import read_model
 
     given = context.params
     if len(given["objective"]) > 1:

@@ -22,6 +22,7 @@ What cannot be read (an open file, a generator, an object of C without a content
 """
 
 import contextvars
+import copyreg
 import dataclasses
 import enum
 import functools
@@ -32,12 +33,14 @@ import itertools
 import logging
 import os
 import random
+import sys
 import threading
 import types
 import uuid
 from array import array
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -70,6 +73,13 @@ _ONE_PASS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType,
 _READS_ENVIRONMENT = {"environ", "getenv"}
 """Names in code that reads environment variables."""
 _BUFFERS = (bytearray, memoryview, array)
+_HAS_CONTENT_OF_ITS_OWN = (
+    *(tuple, list, dict, set, frozenset, deque),
+    *(str, bytes, int, float, complex),
+    *(BaseException, functools.partial),
+)
+"""An object of a class that is derived from one of these has more content than its attributes."""
+_VIEWS_OF_DICTS = (type({}.keys()), type({}.values()), type({}.items()))
 _BUILT_IN_FUNCTIONS = (types.BuiltinFunctionType, types.MethodWrapperType, np.ufunc)
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 _NOTES_OF_CLASSES = frozenset(
@@ -289,6 +299,8 @@ class _Reader:
         if kind is dict or kind is types.MappingProxyType:
             items = sorted(f"{self.describe(k)}: {self._part(k, v)}" for k, v in value.items())
             return f"dict [{', '.join(items)}]"
+        if isinstance(value, _VIEWS_OF_DICTS):
+            return f"{kind.__name__} {self.describe(list(value))}"
         if kind is slice:
             return f"slice {self.describe((value.start, value.stop, value.step))}"
         return None
@@ -313,18 +325,42 @@ class _Reader:
 
     def _array(self, value: Any) -> str | None:
         if isinstance(value, _BUFFERS):
-            code = getattr(value, "typecode", getattr(value, "format", "B"))
-            return f"{type(value).__name__} {code} {len(value)}"
+            with memoryview(value) as view:
+                layout = (view.format, view.shape, view.strides, view.readonly)
+            return f"{self._name(type(value))} {layout}"
         if isinstance(value, np.ndarray):
             return self._numpy_array(value)
+        if _is_of_pandas(value):
+            return self._table(value)
         layout = array_layout(value)
         return None if layout is None else f"{self._name(type(value))} {layout}"
 
     def _numpy_array(self, value: np.ndarray) -> str:
         if value.dtype.kind == "O":  # its elements are objects, and they are read
             return f"objects {value.shape} {', '.join(map(self.describe, value.flat))}"
-        kind = "" if type(value) is np.ndarray else self._name(type(value))
-        return f"array {kind} {self.describe(value.dtype)} {array_layout(value)}"
+        text = f"array {self.describe(value.dtype)} {array_layout(value)}"
+        kind = type(value)
+        if kind is np.ndarray:
+            return text
+        held = vars(value) if is_user_code(kind) and hasattr(value, "__dict__") else {}
+        return f"{text} {self._name(kind)} {self._attributes(held)}"
+
+    def _table(self, table: Any) -> str:
+        """Describe a table, a column, an index or a type of pandas: labels and types, not rows."""
+        kind = self._name(type(table))
+        if not hasattr(table, "dtype") and not hasattr(table, "dtypes"):
+            return f"{kind} {self.describe(_type_of_column(table))}"
+        columns = getattr(table, "columns", None)
+        types = [table.dtype] if columns is None else table.dtypes
+        parts = (
+            shape_of(table),
+            list(map(_type_of_column, types)),
+            [] if columns is None else list(columns),
+            [_kind_of_index(part) for part in (table, columns, getattr(table, "index", None))],
+            getattr(table, "name", None),
+            getattr(table, "attrs", None),
+        )
+        return f"{kind} {', '.join(map(self.describe, parts))}"
 
     # -- code
 
@@ -407,10 +443,12 @@ class _Reader:
     # -- objects
 
     def _without_content(self, value: Any) -> str | None:
+        if isinstance(value, np.random.Generator):
+            return f"{self._name(type(value))} of {self._name(type(value.bit_generator))}"
         if isinstance(value, _STATE_IS_NO_WORK + _RANDOM_STATES):
             return self._name(type(value))
         if isinstance(value, contextvars.ContextVar):
-            held = None if self._is_in_package else value.get(None)
+            held = None if self._is_in_package else _value_in_context(value)
             return f"context variable {value.name} {self.describe(held)}"
         if isinstance(value, _ONE_PASS):
             return self._give_up(value)
@@ -424,13 +462,13 @@ class _Reader:
         name = self._name(kind)
         if self._is_in_package and not is_user_code(kind):
             return f"object {name}"
-        slots = [s for c in kind.__mro__ for s in _slots_of(c) if hasattr(value, s)]
-        is_plain = is_user_code(kind) and not isinstance(value, tuple | list | dict | set | str)
-        if is_plain and (hasattr(value, "__dict__") or slots):
-            attributes = {**{s: getattr(value, s) for s in slots}, **getattr(value, "__dict__", {})}
+        attributes = attributes_of(value)
+        if attributes is not None:
             return f"object {name} {self._attributes(attributes)}"
         try:
-            reduced = value.__reduce_ex__(4)
+            # `pickle` asks a table of functions first: compiled patterns are in it.
+            reduce = copyreg.dispatch_table.get(kind)
+            reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception:  # an object may refuse in any way
             held = getattr(value, "__dict__", None)
             if not held:
@@ -468,6 +506,46 @@ def _environment_read(function: types.FunctionType) -> list[str]:
     return [f"{name}={os.environ[name]}" for name in sorted(names) if name in os.environ]
 
 
+def _value_in_context(variable: contextvars.ContextVar[Any]) -> Any:
+    try:
+        return variable.get()
+    except LookupError:
+        return None
+
+
+def _is_of_pandas(value: Any) -> bool:
+    """Whether this is a table, column, index, array or type of number of pandas."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None:
+        return False
+    kinds = (
+        *(pandas.DataFrame, pandas.Series, pandas.Index),
+        *(pandas.api.extensions.ExtensionArray, pandas.api.extensions.ExtensionDtype),
+    )
+    return isinstance(value, kinds)
+
+
+def _type_of_column(dtype: Any) -> Any:
+    """Describe a type of number of pandas; the labels of categories count."""
+    categories = getattr(dtype, "categories", None)
+    if categories is None:
+        return str(dtype)
+    return ["category", bool(dtype.ordered), str(categories.dtype), list(categories)]
+
+
+def _kind_of_index(index: Any) -> Any:
+    """Describe an index of pandas without its labels; None for other values."""
+    if not hasattr(index, "names"):
+        return None
+    levels = getattr(index, "levels", [index])
+    return [
+        type(index).__name__,
+        list(index.names),
+        getattr(index, "freqstr", None),
+        [str(level.dtype) for level in levels],
+    ]
+
+
 def array_layout(value: Any) -> str | None:
     """Describe shape, dtype and memory layout of an array-like; None for other values.
 
@@ -475,10 +553,6 @@ def array_layout(value: Any) -> str | None:
     """
     kind = type(value)  # an object may answer to any name, its class does not
     shape = shape_of(value)
-    if hasattr(kind, "columns") and hasattr(kind, "dtypes"):  # a table
-        columns = list(zip(map(str, value.columns), map(str, value.dtypes), strict=False))
-        index = type(getattr(value, "index", None)).__name__
-        return f"{shape} {columns} {index}"
     if not (hasattr(kind, "shape") and hasattr(kind, "dtype")):
         return None
     words = [str(shape), str(value.dtype).removeprefix("torch.")]
@@ -486,30 +560,42 @@ def array_layout(value: Any) -> str | None:
         held = getattr(value, name, None)
         if held is not None and not callable(held):
             words.append(f"{name}={held}")
-    # A tensor may change its elements when they are read.
-    words += [
-        name
-        for name in ("is_conj", "is_neg")
-        if callable(getattr(value, name, None)) and getattr(value, name)()
-    ]
-    if (strides := strides_text(value)) != "":
-        words.append(strides)
+    # A sparse matrix has indices of some type, in any order.
+    for name in ("indices", "offsets", "row"):
+        held = getattr(value, name, None)
+        if isinstance(held, np.ndarray):
+            words.append(f"{name}={held.dtype}")
+    if not getattr(value, "has_sorted_indices", True):
+        words.append("unsorted")
+    if layout := layout_text(value):
+        words.append(layout)
     return " ".join(words)
 
 
-def strides_text(value: Any) -> str:
-    """Describe the memory order of an array or tensor; empty if it is the usual one."""
+def layout_text(value: Any) -> str:
+    """Describe memory order and flags of an array or tensor; empty if they are the usual ones."""
     flags = getattr(value, "flags", None)
     if flags is not None and hasattr(flags, "c_contiguous"):
-        if flags.c_contiguous:
-            return ""
-        return "F" if flags.f_contiguous else f"strides={tuple(value.strides)}"
+        words = [] if flags.c_contiguous else [_order(value)]
+        words += [] if flags.writeable else ["read-only"]
+        words += [] if flags.aligned else ["unaligned"]
+        return " ".join(words)
     if callable(getattr(value, "is_contiguous", None)) and callable(getattr(value, "stride", None)):
-        try:
-            return "" if value.is_contiguous() else f"strides={tuple(value.stride())}"
-        except RuntimeError:  # a sparse tensor
-            return ""
+        return _tensor_layout(value)
     return ""
+
+
+def _order(array: np.ndarray) -> str:
+    return "F" if array.flags.f_contiguous else f"strides={tuple(array.strides)}"
+
+
+def _tensor_layout(tensor: Any) -> str:
+    # A tensor may change its elements when they are read, and refuse to be changed.
+    words = [name for name in ("is_conj", "is_neg", "is_inference") if getattr(tensor, name)()]
+    with suppress(RuntimeError):  # a sparse tensor
+        if not tensor.is_contiguous():
+            words.append(f"strides={tuple(tensor.stride())}")
+    return " ".join(words)
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
@@ -526,7 +612,24 @@ def _is_generated(kind: type, value: Any) -> bool:
     return value.__code__.co_filename == "<string>"
 
 
+def attributes_of(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object of a user's class; None if it has other content, too."""
+    kind = type(value)
+    if not is_user_code(kind) or isinstance(value, _HAS_CONTENT_OF_ITS_OWN):
+        return None
+    slots = [name for base in kind.__mro__ for name in _slots_of(base) if hasattr(value, name)]
+    if not hasattr(value, "__dict__") and not slots:
+        return None
+    return {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
+
+
 def _slots_of(kind: type) -> tuple[str, ...]:
     slots = vars(kind).get("__slots__", ())
     names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+    return tuple(_mangled(kind, name) for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def _mangled(kind: type, name: str) -> str:
+    """Return the name under which Python keeps a private attribute of a class."""
+    is_private = name.startswith("__") and not name.endswith("__")
+    return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
