@@ -33,6 +33,7 @@ ROWS = 1000
 """Most rows to learn from."""
 QUICK_ROWS = 400
 MIN_TRAINING_ROWS = 20
+MIN_FEW_ROWS = 8
 MIN_TEST_ROWS = 10
 INTERPOLATION = "grid interpolation"
 SIMPLE_NAMES = (*SIMPLE_MODELS, INTERPOLATION)
@@ -45,6 +46,7 @@ def print_strangers(
     *,
     quick: bool,
     names: Sequence[str],
+    splits: Sequence[str],
     draws: int,
     out: Path | None,
     beside: Path | None,
@@ -57,7 +59,7 @@ def print_strangers(
     print("|---" * len(columns) + "|")
     lines = []
     for table in foreign_tables(data, names):
-        for split in QUICK_SPLITS if quick else SPLITS:
+        for split in splits or (QUICK_SPLITS if quick else SPLITS):
             for draw in range(draws):
                 line = score_line(table, split, draw, QUICK_ROWS if quick else ROWS)
                 if line is None:
@@ -76,7 +78,7 @@ def score_line(table: ForeignTable, split: str, draw: int, max_rows: int) -> dic
     """Return the scores of one split of a table; None if it is too small."""
     rng = np.random.default_rng(draw)
     rows = SPLITS[split](table, rng, max_rows)
-    if len(rows.training) < MIN_TRAINING_ROWS or len(rows.test) < MIN_TEST_ROWS:
+    if len(rows.training) < _min_rows(split) or len(rows.test) < MIN_TEST_ROWS:
         return None
     runs = table.runs()
     known = runs.iloc[rows.training].reset_index(drop=True)
@@ -108,6 +110,11 @@ def score_line(table: ForeignTable, split: str, draw: int, max_rows: int) -> dic
         "width": ours["width90"],
         "simple": simple,
     }
+
+
+def _min_rows(split: str) -> int:
+    """Return the fewest rows to learn from; eight problems may be eight rows."""
+    return MIN_FEW_ROWS if split.endswith("problems") and split[0].isdigit() else MIN_TRAINING_ROWS
 
 
 def _simple_predictions(known: pd.DataFrame, test: pd.DataFrame) -> dict[str, np.ndarray]:

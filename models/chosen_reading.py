@@ -2,7 +2,7 @@
 
 Names of sizes are hints: each reading (`foretune.features.readings`) has a roofline. It is
 calibrated on some problems and judged on others, the largest among them. The best reading is taken,
-unless a law that knows no names explains the same problems far better.
+unless a law that knows no names explains the same problems far better, or nothing is explained.
 """
 
 import numpy as np
@@ -19,6 +19,8 @@ MAX_ROWS = 1500
 MAX_ERROR_RATIO = 2.0
 """A reading is taken if its error is below this multiple of the law's. It may be above it: a
 roofline has few parameters, and its family adds features; law and roofline are both experts."""
+MAX_UNEXPLAINED = 0.8
+"""A reading explains something: its error is at most this share of the median's."""
 
 
 def choose_reading(
@@ -33,7 +35,15 @@ def choose_reading(
     rows = runs.iloc[sampled].reset_index(drop=True)
     families = [ReadFamily(name, reading) for reading in possible_readings(rows)]
     errors = [_held_out_error(f, rows, log_ms[sampled], problems[sampled]) for f in families]
-    if not errors or not min(errors) < MAX_ERROR_RATIO * law.held_out_error:
+    if not errors:
+        return None
+    median_error = held_out_error(
+        log_ms[sampled],
+        problems[sampled],
+        lambda is_known, is_out: np.full(is_out.sum(), np.median(log_ms[sampled][is_known])),
+    )
+    limit = min(MAX_ERROR_RATIO * law.held_out_error, MAX_UNEXPLAINED * median_error)
+    if not min(errors) < limit:
         return None
     return families[int(np.argmin(errors))]
 

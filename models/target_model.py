@@ -220,7 +220,10 @@ class TargetModel:
             self.frontier = Frontier.fit(table.octaves_of_sizes)
             octaves_outside = np.maximum(octaves_outside, held_out.octaves_beyond)
             self.frontier_reach = float(held_out.octaves_beyond.max())
-        self.interval = regime.fit_interval(held_out, errors, octaves_outside, scored_problems)
+        log_target_there = true_value + table.log_unit[held_out.rows]
+        self.interval = regime.fit_interval(
+            held_out, errors, octaves_outside, scored_problems, log_target_there
+        )
         return self
 
     def predict(

@@ -32,6 +32,8 @@ CURVE = "curve"
 WORK_KEYS = ("flops", "bytes", "blocks")
 MAX_EXPLAINED = 10_000
 """How many rows `evaluate` compares with the training range."""
+MIN_POWER_ROWS = 40
+"""With fewer metered runs, validation says little of power."""
 MAX_SEEN_SHARE = 0.5
 """With more held-out rows of problems that were seen in training, scores are too good."""
 DEFAULT_SPLITS = {"quick": ("grouped",), "full": ("random", "grouped")}
@@ -343,6 +345,7 @@ def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield which figures of a training are missing, and why."""
     from foretune.features.families_of_runs import explain_missing_roofline
     from foretune.features.readings import ReadFamily
+    from foretune.models.targets import measured_rows
 
     features = done.predictor.features_
     if isinstance(features.family, ReadFamily):
@@ -353,6 +356,9 @@ def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
             yield f"no roofline: {reason}"
     elif not features.roofline_known_:
         yield "no roofline: the runs lack their device's peak rates (device.…) or a size"
+    n_metered = len(measured_rows("power_w", done.predictor.runs_))
+    if "power_w" in done.predictor.targets_ and n_metered < MIN_POWER_ROWS:
+        yield f"power_w: ± 30 %, as only {n_metered} runs have it; {MIN_POWER_ROWS} tell more"
 
     if done.validation.level == "none":
         return
