@@ -14,6 +14,13 @@ POINT = "."
 COMMA = ","
 MARKS = (POINT, COMMA)
 
+GAPS = {
+    *("", "-", "--", "\u2013", "\u2014", "?", "n/a", "#n/a", "na", "n.a.", "<na>"),
+    *("nan", "null", "none", "nil"),
+    *("inf", "+inf", "-inf", "infinity", "-infinity", "\u221e"),
+}
+"""Cells, in lower case, that stand for no number among numbers."""
+
 _SPACES_AND_APOSTROPHES = " \u00a0\u202f'\u2019"
 """Characters that group thousands beside either mark."""
 

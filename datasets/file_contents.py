@@ -1,6 +1,10 @@
 """What a file holds, told by its content: its name may say otherwise."""
 
 import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 PARQUET = b"PAR1"
@@ -10,6 +14,8 @@ SQLITE = b"SQLite format 3\0"
 """First bytes of an SQLite database."""
 
 _LFS = b"version https://git-lfs.github.com/spec/"
+
+_PICKLE = "a pickle, which may run code when it is read: save the table as CSV"
 
 _BEGINNINGS = {
     SQLITE: "an SQLite database: --format optuna reads studies, --format nsys exported reports",
@@ -24,9 +30,47 @@ _BEGINNINGS = {
     b"\xd0\xcf\x11\xe0": "a spreadsheet of Excel: save the table as CSV",
     b"\x89HDF": "an HDF5 file: save the table as CSV or Parquet",
     b"ARROW1": "an Arrow file: save the table as Parquet",
+    b"\x93NUMPY": "an array of NumPy: save the table as CSV",
+    **{bytes([0x80, protocol]): _PICKLE for protocol in range(2, 6)},
     b"%PDF": "a PDF document: save the table as CSV",
 }
 """First bytes -> what the file is, and what to do."""
+
+_TAR_MARK = slice(257, 262)
+"""Where a tar archive says ``ustar``."""
+
+_REPORTS = {
+    ".ncu-rep": "a report of Nsight Compute: write its table with ncu --import REPORT --csv",
+    ".nsys-rep": "a report of Nsight Systems: export it with nsys export --type sqlite REPORT",
+    ".qdrep": "a report of Nsight Systems: export it with nsys export --type sqlite REPORT",
+}
+"""How names of profilers' reports end -> what the file is, and what to do."""
+
+_DATABASES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": "a database of nsys export: give --format nsys",
+    "studies": "a database of Optuna: give --format optuna",
+    "tuning_run": "a database of OpenTuner, which has pickled objects: write its results as CSV",
+    "rocpd_kernel_dispatch": "a database of rocprofv3: profile with --output-format csv",
+}
+"""Beginning of a table's name -> what the SQLite database is, and what to do."""
+
+_PRINTED = {
+    r"^Benchmark\s+Time\s+CPU\s+Iterations": "what Google Benchmark prints: run it with "
+    "--benchmark_out=FILE.json",
+    r"^\s*Metric Name\s+Metric Unit\s+Metric Value": "what ncu prints: run it with --csv",
+    r"^==\d+== (NVPROF|Profiling result)": "output of nvprof, which is not read: profile with nsys",
+    r"^ *Performance counter stats for": "what perf stat prints, which has no times of runs",
+    r"^ *Problem ID: \d": "what CUTLASS's profiler prints: run it with --output=FILE.csv",
+    r"^Benchmark \d+: .*\r?\n +Time \(mean": "what hyperfine prints: run it with --export-csv FILE",
+    r"^-+ benchmark.*: \d+ tests": "what pytest-benchmark prints: run it with "
+    "--benchmark-json=FILE",
+    r"^\| *model +\|.*\| *t/s *\|": "what llama-bench prints: run it with -o json",
+    r"\A\s*(CREATE TABLE|INSERT INTO|BEGIN TRANSACTION|PRAGMA) ": "SQL: load it into a database, "
+    "and save the table as CSV",
+    r"\A[45]\d\d: [A-Z][A-Za-z ]+\s*\Z": "the message of a server, not a file: download it again",
+    r"^Traceback \(most recent call last\):": "output of a Python program that failed",
+}
+"""Pattern in a text -> which program printed it, and what to do: it has no table of runs."""
 
 _JSON_RECORDS = {
     ("traceEvents",): "a chrome trace: give --format torch-profiler",
@@ -40,8 +84,22 @@ _JSON_RECORDS = {
     ("context", "benchmarks"): "results of Google Benchmark (JSON): give --format google-benchmark",
     ("sections",): "tuning results of CLBlast: give --format clblast",
     ("kernel_family", "results"): "tuning results of CLBlast: give --format clblast",
+    ("Metadata", "Results"): "results of KTT in its own JSON",
 }
 """Keys of a JSON object -> what the file is."""
+
+_NO_TABLES = {
+    ("median_ttft_ms",): "the result of a serving benchmark: foretune plan --calibrate reads it",
+    ("mean_ttft_ms",): "the result of a serving benchmark: foretune plan --calibrate reads it",
+    (
+        "time_to_first_token",
+    ): "the report of a serving benchmark: foretune plan --calibrate reads it",
+    ("result_columns", "results"): "results of asv, in seconds: write them as a CSV table",
+    ("message", "documentation_url"): "a message of GitHub, not a file: download it again",
+    ("quantization_config",): "the config.json of a model: foretune plan --model reads it",
+    ("num_hidden_layers",): "the config.json of a model: foretune plan --model reads it",
+}
+"""Keys of a JSON object without a table -> what it is, and what to do."""
 
 _CONVERT = "give --format generic for a list of objects, else write its rows as a CSV table"
 
@@ -60,6 +118,22 @@ _HEADERS = {
     ("ID", "Kernel Name"): "output of ncu --csv (--format ncu)",
     ("GrdX", "BlkX", "Name"): "a trace of nsys stats (--format nsys)",
     ("model_type", "n_prompt", "avg_ns"): "results of llama-bench (--format llama-bench)",
+    (
+        "stats.median",
+        "stats.rounds",
+    ): "results of pytest-benchmark, in seconds (--map time_ms=stats.median*1000)",
+    (
+        "rounds",
+        "median",
+        "iqr",
+    ): "results of pytest-benchmark, in seconds (--map time_ms=median*1000)",
+    ("command", "mean", "user"): "results of hyperfine, in seconds (--map time_ms=median*1000)",
+    (
+        "number",
+        "state",
+        "datetime_start",
+    ): "a table of Optuna's trials, whose study says what a value is (--map time_ms=value)",
+    ("median_ttft_ms",): "a result of a serving benchmark (foretune plan --calibrate)",
 }
 """Columns -> the tool that wrote the table."""
 
@@ -76,12 +150,56 @@ def require_text_table(data: bytes) -> None:
     for beginning, what in _BEGINNINGS.items():
         if data.startswith(beginning):
             raise ValueError(f"it is {what}")
+    if data[_TAR_MARK] == b"ustar":
+        raise ValueError("it is a tar archive: unpack it first")
     start = data.removeprefix(b"\xef\xbb\xbf").lstrip()
     is_list = start[:1] == b"[" and start[1:].lstrip()[:1] in (b"{", b"[", b"]")
     if start[:1] == b"{" or is_list:
         raise ValueError(f"it is {_json_kind(start)}")
     if start[:1] == b"<":
         raise ValueError("it is HTML or XML: save the table as CSV")
+
+
+def require_no_report(path: Path) -> None:
+    """Raise ValueError, which says what to do, for a profiler's report and for a database."""
+    what = _REPORTS.get(path.suffix.lower())
+    if what is not None:
+        raise ValueError(f"it is {what}")
+    with path.open("rb") as file:
+        is_database = file.read(len(SQLITE)) == SQLITE
+    if is_database:
+        raise ValueError(f"it is {database_tool(path) or _BEGINNINGS[SQLITE]}")
+
+
+def database_tool(path: Path) -> str | None:
+    """Return which tool wrote an SQLite database, and what to do; None if it is unknown."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            names = [str(name) for (name,) in database.execute("SELECT name FROM sqlite_master")]
+    except sqlite3.Error:
+        return None
+    for beginning, what in _DATABASES.items():
+        if any(name.startswith(beginning) for name in names):
+            return what
+    return None
+
+
+def printed_by(text: str) -> str | None:
+    """Return which program printed a text for people, and what to do; None if none is known."""
+    for pattern, what in _PRINTED.items():
+        if re.search(pattern, text, re.MULTILINE) is not None:
+            return what
+    return None
+
+
+def tool_of_text(text: str) -> str | None:
+    """Return which tool wrote the table that begins somewhere in a text."""
+    for line in text.splitlines():
+        columns = {cell.strip('" ') for cell in re.split("[,;\t]", line)}
+        tool = tool_of_columns(columns)
+        if tool is not None:
+            return tool
+    return None
 
 
 def tool_of_columns(columns: set[str]) -> str | None:
@@ -99,6 +217,19 @@ def json_tool(document: Any) -> str | None:
     for names, what in _JSON_RECORDS.items():
         if keys.issuperset(names):
             return what if "--format" in what else f"{what}: {_CONVERT}"
+    return None
+
+
+def json_without_table(document: Any) -> str | None:
+    """Return what a JSON object without a table of runs is; None if it is unknown."""
+    if not isinstance(document, dict):
+        return None
+    for names, what in _NO_TABLES.items():
+        if all(name in document for name in names):
+            return what
+    sizes = [value for value in document.values() if isinstance(value, dict)]
+    if sizes and all("BLOCK_SIZE_M" in size for size in sizes):
+        return "a list of tuned configurations, which have no times"
     return None
 
 

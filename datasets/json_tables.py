@@ -1,16 +1,18 @@
 """Reads JSON of anybody as a table: a list of objects, JSON lines, or lists as columns.
 
+All forms that pandas writes are read, too.
+
 An object in an object becomes columns ``outer.inner``. JSON has one way to write numbers, so
 nothing has to be found out about them.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.file_contents import json_tool
+from foretune.datasets.file_contents import json_tool, json_without_table
 from foretune.datasets.text_encoding import decoded_document
 from foretune.datasets.text_tables import TextTable
 from foretune.support.files import parse_json, require_cells
@@ -30,7 +32,7 @@ def read_json_table(data: bytes) -> TextTable:
     other documents.
     """
     text, replaced = decoded_document(data)
-    documents = _documents(text.removeprefix("\ufeff"))
+    documents, is_cut = _documents(text.removeprefix("\ufeff"))
     if not documents:
         raise ValueError("it is empty")
     tool = json_tool(documents[0])
@@ -48,20 +50,27 @@ def read_json_table(data: bytes) -> TextTable:
     width = len({column for row in flat for column in row})
     require_cells(len(flat) * width, width)
     notes = [kind]
+    if is_cut:
+        notes.append("the last line breaks off and is left out")
     if replaced:
         notes.append(f"{replaced} bytes are not UTF-8 and read as \ufffd")
     return TextTable(pd.DataFrame(flat), ", ".join(notes))
 
 
-def _documents(text: str) -> list[Any]:
-    """Return the document, or that of every line; commas between lines are left out."""
+def _documents(text: str) -> tuple[list[Any], bool]:
+    """Return the document, or that of every line, and whether the last line breaks off.
+
+    Commas between lines are left out.
+    """
     try:
-        return [parse_json(text, object, strict=False)]
+        return [parse_json(text, object, strict=False)], False
     except ValueError as error:
         lines = [line.strip().rstrip(",") for line in text.splitlines() if line.strip()]
-        if not all(line.startswith("{") and line.endswith("}") for line in lines):
+        is_cut = len(lines) > 1 and not lines[-1].endswith("}")
+        whole = lines[:-1] if is_cut else lines
+        if not all(line.startswith("{") and line.endswith("}") for line in whole):
             raise ValueError(f"it is damaged JSON: {error}") from None
-    return [parse_json(line, dict, strict=False) for line in lines]
+    return [parse_json(line, dict, strict=False) for line in whole], is_cut
 
 
 def _rows(document: Any) -> tuple[list[Any], str]:
@@ -70,6 +79,9 @@ def _rows(document: Any) -> tuple[list[Any], str]:
         return document, ""
     if not isinstance(document, dict):
         raise ValueError(_NO_TABLE)
+    rows = _pandas_rows(document)
+    if rows is not None:
+        return rows, ""
     lists = {name: value for name, value in document.items() if isinstance(value, list)}
     of_objects = {
         name: value
@@ -82,7 +94,36 @@ def _rows(document: Any) -> tuple[list[Any], str]:
     is_columns = len(lists) == len(document) and len({len(value) for value in lists.values()}) == 1
     if is_columns and not of_objects:
         return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)], ""
+    what = json_without_table(document)
+    if what is not None:
+        raise ValueError(f"it is {what}")
+    if document and not any(isinstance(value, (list, dict)) for value in document.values()):
+        return [document], ""  # JSON lines, of which there is one
     raise ValueError(_NO_TABLE)
+
+
+def _pandas_rows(document: Mapping[str, Any]) -> list[Any] | None:
+    """Return the rows of a table that ``DataFrame.to_json`` wrote; None for other documents.
+
+    By default it writes an object per column, whose keys number the rows; with ``index``, an object
+    per row; with ``split``, the names and the rows apart.
+    """
+    if set(document) in ({"columns", "data"}, {"columns", "index", "data"}):
+        return [dict(zip(document["columns"], row, strict=True)) for row in document["data"]]
+    parts = list(document.values())
+    if not parts or not all(isinstance(part, dict) for part in parts):
+        return None
+    if _number_rows(document):
+        return parts
+    keys = list(parts[0])
+    if _number_rows(keys) and all(list(part) == keys for part in parts):
+        return [{name: part[key] for name, part in document.items()} for key in keys]
+    return None
+
+
+def _number_rows(keys: Iterable[str]) -> bool:
+    """Whether keys are 0, 1, 2, …, as those of a table without an index of its own."""
+    return all(key == str(number) for number, key in enumerate(keys))
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

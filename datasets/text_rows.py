@@ -112,10 +112,7 @@ def _rows(text: str, separator: str) -> list[Row]:
         lines = [line.strip() for line in text.splitlines()]
         rows = [_SPACES[separator].split(line) for line in lines if not _is_drawn(line)]
     else:
-        reader = csv.reader(
-            io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True
-        )
-        rows = list(reader)
+        rows = _quoted_rows(text, separator)
     if separator == "|":
         rows = _without_borders(rows)
     rows = [cells for cells in rows if any(cell.strip() for cell in cells)]
@@ -123,6 +120,22 @@ def _rows(text: str, separator: str) -> list[Row]:
     # Lines may end with separators that the header lacks.
     width = len(rows[0]) if rows else 0
     return [cells if any(map(str.strip, cells[width:])) else cells[:width] for cells in rows]
+
+
+def _quoted_rows(text: str, separator: str) -> list[Row]:
+    """Return the lines' cells, which may have quotes; ValueError if one is not closed."""
+
+    def read(*, strict: bool) -> list[Row]:
+        lines = io.StringIO(text, newline="")
+        return list(csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=strict))
+
+    try:
+        return read(strict=True)
+    except csv.Error as e:
+        if "unexpected end of data" in str(e):
+            raise ValueError("a quote in it is not closed: correct the line") from e
+    # Quotes inside cells are characters like others.
+    return read(strict=False)
 
 
 def _is_drawn(line: str) -> bool:

@@ -13,23 +13,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from foretune.datasets.decimal_marks import COMMA, POINT, decimal_mark, plain_number
-from foretune.datasets.file_contents import require_text_table
+from foretune.datasets.decimal_marks import COMMA, GAPS, POINT, decimal_mark, plain_number
+from foretune.datasets.file_contents import printed_by, require_text_table, tool_of_text
 from foretune.datasets.status_words import STATUS_OF_WORD
 from foretune.datasets.summary_lines import summary_start
 from foretune.datasets.text_encoding import UTF_8, decoded_table
 from foretune.datasets.text_rows import NAMES, Row, is_number, is_too_long, split_rows
 from foretune.datasets.time_units import MS_PER_UNIT, times_of_runs
-from foretune.errors import RunTableError
+from foretune.errors import ForetuneError, RunTableError
 from foretune.support.files import read_bytes, require_cells
 from foretune.values import counted
-
-GAPS = {
-    *("", "-", "--", "\u2013", "\u2014", "?", "n/a", "#n/a", "na", "n.a.", "<na>"),
-    *("nan", "null", "none", "nil"),
-    *("inf", "+inf", "-inf", "infinity", "-infinity", "\u221e"),
-}
-"""Cells, in lower case, that stand for no number among numbers."""
 
 _MARK_NAMES = {POINT: "decimal point", COMMA: "decimal comma"}
 _NUMBER_AND_UNIT = re.compile(r"([+-]?[\d.,]*\d[\d.,]*)(\s*[A-Za-z\u00b5\u03bc%]+)")
@@ -66,12 +59,24 @@ def read_text_table(
 ) -> TextTable:
     """Return the table in a text file, optionally compressed with gzip.
 
-    Lines above the first one that has all ``header_words`` are left out: programs print there.
+    Lines above the first one that has all ``header_words`` are left out: programs print there. What
+    a known tool wrote, and is no table of its own, is refused by the tool's name.
     """
     data = read_bytes(path)
     require_text_table(data)
     text, encoding = decoded_table(data)
-    text = _from_header(text, header_words)
+    if printed := printed_by(text):
+        raise ValueError(f"it is {printed}")
+    try:
+        return _read_table(_from_header(text, header_words), encoding, dialect, path)
+    except (ValueError, ForetuneError):
+        if not header_words and (tool := tool_of_text(text)):
+            raise ValueError(f"it is {tool}") from None
+        raise
+
+
+def _read_table(text: str, encoding: str, dialect: Dialect, path: Path) -> TextTable:
+    """Return the table in a text that begins with its header."""
     split = split_rows(text, separator=dialect.separator, where=path)
     rows = split.rows
     if not rows:
@@ -129,16 +134,24 @@ def _from_header(text: str, words: Sequence[str]) -> str:
 
 def _require_header(header: Row, rows: Sequence[Row], separator: str) -> None:
     """Raise ValueError unless the first line can name the columns."""
+    named = [cell for cell in header if cell.strip()]
+    most_cells = max(sum(bool(cell.strip()) for cell in row) for row in rows)
+    if len(named) == 1 and len(header) > 1 and most_cells > 1:
+        raise ValueError(_title_hint(named[0]))
     if is_too_long(rows):
         if len(header) == 1 and rows[1:] and min(map(len, rows[1:])) > 1:
-            raise ValueError(
-                f"its first line, {header[0]!r}, names no columns: remove what stands above the "
-                "line with the columns' names"
-            )
+            raise ValueError(_title_hint(header[0]))
         hint = "; a decimal comma needs quotes" if separator == COMMA else ""
         raise ValueError(f"its lines have more cells than its header{hint}")
     if all(plain_number(cell.strip(), POINT) for cell in header):
         raise ValueError("its first line has numbers: add a line with the columns' names")
+
+
+def _title_hint(line: str) -> str:
+    return (
+        f"its first line, {line!r}, names no columns: remove what stands above the line with the "
+        "columns' names"
+    )
 
 
 def _first_cell(row: Row) -> str:

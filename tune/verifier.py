@@ -134,11 +134,27 @@ class Evidence:
         log_ratios = self._log_ratios(base, key, self._processes)
         if key in self.failures or len(log_ratios) < 2:
             reason = self.failures.get(key, "measured in too few processes")
-            return Comparison(name, config, value, np.nan, np.nan, np.nan, failure=reason)
+            return Comparison(
+                name,
+                config,
+                value,
+                ratio=np.nan,
+                ratio_low=np.nan,
+                ratio_high=np.nan,
+                failure=reason,
+            )
 
         if self._needs_default(base, key, log_ratios):
             reason = "it is faster only if the default runs in the same process"
-            return Comparison(name, config, value, np.nan, np.nan, np.nan, failure=reason)
+            return Comparison(
+                name,
+                config,
+                value,
+                ratio=np.nan,
+                ratio_low=np.nan,
+                ratio_high=np.nan,
+                failure=reason,
+            )
 
         # A few processes may agree by chance: the variance is at least that of two equals.
         noise = self._noise()
@@ -147,7 +163,14 @@ class Evidence:
         interval = _student_interval(
             log_ratios.mean(), variance=variance, n=len(log_ratios), error=error
         )
-        return Comparison(name, config, value, interval.ratio, interval.low, interval.high)
+        return Comparison(
+            name,
+            config,
+            value,
+            ratio=interval.ratio,
+            ratio_low=interval.low,
+            ratio_high=interval.high,
+        )
 
     def process_ratios(self, base: str, key: str) -> tuple[float, ...]:
         """Return the ratio of ``base`` to a contender in each process that has both."""

@@ -8,7 +8,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from foretune.datasets.file_contents import PARQUET, require_real_file
+from foretune.datasets.file_contents import (
+    PARQUET,
+    require_no_report,
+    require_real_file,
+)
 from foretune.datasets.importers.columns import as_categories
 from foretune.datasets.json_tables import is_json, read_json_table
 from foretune.datasets.text_encoding import decoded_document
@@ -97,6 +101,7 @@ def read_table(
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
         beginning = read_beginning(path)
         require_real_file(beginning)
+        require_no_report(path)
         if path.suffix.lower() == ".parquet" or beginning.startswith(PARQUET):
             # The stored index of a sampled table would misalign new columns.
             return read_parquet(path, dictionaries=True).to_pandas().reset_index(drop=True)
@@ -156,6 +161,7 @@ def read_text(
     with translate_read_errors(path, RunTableError, message):
         data = read_bytes(path)
         require_real_file(data)
+        require_no_report(path)
         text, replaced = decoded_document(data)
     if replaced and notes is not None:
         notes.append(f"{path}: {replaced} bytes are not UTF-8 and read as \ufffd")

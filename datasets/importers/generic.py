@@ -5,7 +5,7 @@ Columns that already have a run-table name (``problem.M``, ``time_ms``) need no 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,19 @@ from foretune.datasets.status_words import (
     NO_ERRORS,
     STATED,
     combined_status,
+    is_answer,
     is_failure_word,
     is_status_word,
+    is_unfinished,
     status_columns,
     statuses,
+    tells_outcomes,
 )
 from foretune.datasets.time_units import MS_PER_UNIT, has_unit, in_milliseconds, times_with_units
 from foretune.errors import SpaceError, UsageError
 from foretune.measurement import Status
 from foretune.support.expression import Expression
+from foretune.values import counted
 
 UNIT_COLUMN = "time_unit"
 """The column, in lower case, that has a unit of time for each row."""
@@ -67,9 +71,14 @@ def read(path: Path, request: Request) -> pd.DataFrame:
                 "of times alone, without a factor"
             )
     if "status" not in request.constants:
+        columns = _status_columns(table, sources)
         times = table.get(sources.get("time_ms", ""), pd.Series(dtype=object)).astype(object)
-        said_status = sources.get("status")
-        _set_status(rows, table, said_status, times=times, path=path, notes=request.notes)
+        ended = _has_ended(table, columns)
+        if not ended.all():
+            left_out = counted(int((~ended).sum()), "row")
+            request.notes.append(f"{path}: {left_out} of runs that have not ended left out")
+            rows, table, times = rows[ended], table[ended], times[ended[times.index]]
+        _set_status(rows, table, columns, times=times, path=path, notes=request.notes)
     return typed_runs(rows, {"source": f"generic {path.name}"}, given)
 
 
@@ -126,23 +135,35 @@ def _require_one_unit(rule: Expression, columns: Mapping[str, "pd.Series[Any]"])
             )
 
 
+def _status_columns(table: pd.DataFrame, sources: Mapping[str, str]) -> list[str]:
+    """Return the columns that say how a run ended: as the user says, or as their names say."""
+    said = sources.get("status")
+    if said is not None and said != "status" and said in table:
+        return [said]
+    return stated_status(table, used=sources.values())
+
+
+def _has_ended(table: pd.DataFrame, columns: Sequence[str]) -> "pd.Series[bool]":
+    """Return whether each row is of a run that has ended."""
+    ended = pd.Series(True, index=table.index)
+    for column in columns:
+        ended &= ~table[column].map(is_unfinished).astype(bool)
+    return ended
+
+
 def _set_status(
     rows: pd.DataFrame,
     table: pd.DataFrame,
-    said: str | None,
+    columns: Sequence[str],
     *,
     times: "pd.Series[Any]",
     path: Path,
     notes: list[str],
 ) -> None:
-    """Set the rows' status from the column that the user named, or those that have its name.
+    """Set the rows' status from columns that say it; without any, from errors and words.
 
     ``times`` are the times as they stand in the table.
     """
-    if said is not None and said != "status" and said in table:
-        columns = [said]
-    else:
-        columns = stated_status(table)
     if not columns:
         _set_failures(rows, times, path, notes)
         return
@@ -150,7 +171,7 @@ def _set_status(
         rows["status"] = combined_status(table, columns)
     except UsageError as e:
         raise UsageError(f"{path}: {e}") from e
-    if columns != ["status"]:
+    if list(columns) != ["status"]:
         notes.append(f"{path}: status from {' and '.join(columns)}")
 
 
@@ -186,27 +207,32 @@ def _says_no_error(text: Any) -> bool:
     return True
 
 
-def stated_status(table: pd.DataFrame) -> list[str]:
+def stated_status(table: pd.DataFrame, used: Iterable[str] = ()) -> list[str]:
     """Return the columns whose names, and whose words if need be, say how a run ended.
 
-    Raises UsageError for a column with known words and unknown ones. CUTLASS's profiler writes in
-    one column whether the output was right, and in another why a kernel did not run.
+    Columns of another name count if all their texts are words for success and failure, unless they
+    are ``used`` for something else. Raises UsageError for a column with known words and unknown
+    ones. CUTLASS's profiler writes in one column whether the output was right, and in another why a
+    kernel did not run.
     """
-    return [
+    named = [
         column
         for column in status_columns(table.columns)
         if column.lower() in STATED or _has_known_words(table, column)
     ]
+    others = [column for column in table.columns if column not in {*named, *used}]
+    return named + [column for column in others if tells_outcomes(table[column])]
 
 
 def _has_known_words(table: pd.DataFrame, column: str) -> bool:
     cells = table[column].astype(object).dropna()
-    if not len(cells):
-        return False
+    ended = cells[~cells.map(is_unfinished).astype(bool)]
+    if not len(ended):
+        return len(cells) > 0
     try:
-        statuses(cells, column)
+        statuses(ended, column)
     except UsageError:
-        if cells.map(is_status_word).any():
+        if ended.map(is_status_word).any() or ended.map(is_answer).all():
             raise
         return False
     return True

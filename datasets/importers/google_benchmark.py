@@ -15,7 +15,11 @@ from foretune.measurement import Status
 
 COLUMNS = ("name", "iterations", "real_time", "time_unit")
 AGGREGATES = ("_mean", "_median", "_stddev", "_cv", "_min", "_max", "_BigO", "_RMS")
-"""Ends of names of rows that sum others up; they are left out."""
+"""Ends of names of rows that sum others up; they are left out if the runs are there."""
+READ_AGGREGATES = ("_median", "_mean")
+"""Of a file without runs (``--benchmark_report_aggregates_only``), the preferred one first."""
+TIMING_ARGUMENTS = {"iterations", "repeats", "repetitions", "min_time", "min_warmup_time"}
+"""Parts of names, before a colon, that say how long a benchmark ran."""
 
 _WHAT = "a result of Google Benchmark"
 
@@ -31,12 +35,25 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         "source": f"google-benchmark {path.name}",
         "environment": "Google Benchmark",
     }
-    records = [
-        _record(run, path, request)
-        for run in _runs(path, request)
-        if run.get("run_type") != "aggregate" and not str(run.get("name")).endswith(AGGREGATES)
-    ]
+    records = [_record(run, path, request) for run in _timed(_runs(path, request))]
     return table_from_records(records, common)
+
+
+def _timed(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the runs, or one aggregate of each benchmark if only aggregates are reported."""
+    listed = list(rows)
+    runs = [
+        row
+        for row in listed
+        if row.get("run_type") != "aggregate" and not str(row.get("name")).endswith(AGGREGATES)
+    ]
+    if runs:
+        return runs
+    for ending in READ_AGGREGATES:
+        found = [row for row in listed if str(row.get("name")).endswith(ending)]
+        if found:
+            return [{**row, "name": str(row["name"]).removesuffix(ending)} for row in found]
+    return []
 
 
 def _runs(path: Path, request: Request) -> Iterable[Mapping[str, Any]]:
@@ -73,7 +90,9 @@ def _record(run: Mapping[str, Any], path: Path, request: Request) -> dict[str, A
         return {**record, "status": Status.INVALID.value, "error": message}
     unit = str(run.get("time_unit"))
     if unit not in MS_PER_UNIT:
-        raise RunTableError(f"{path}: {run.get('name')} has the time unit {unit!r}")
+        raise RunTableError(
+            f"{path}: {run.get('name')} has the time unit {unit!r}, which is unknown"
+        )
     time = as_number(run.get("real_time", math.nan))
     return {**record, "status": Status.OK.value, "time_ms": time * MS_PER_UNIT[unit]}
 
@@ -83,6 +102,8 @@ def _problem(arguments: Iterable[str]) -> dict[str, Any]:
     problem = {}
     for i, argument in enumerate(arguments):
         name, colon, value = argument.partition(":")
+        if name in TIMING_ARGUMENTS:
+            continue
         if colon:
             problem[f"problem.{name}"] = as_number(value)
         elif isinstance(as_number(argument), (int, float)):

@@ -28,14 +28,18 @@ def read_records(
 
 
 def _records(text: str) -> list[Any]:
-    """Return the entries of a list, or the documents of all lines; lines may end with commas."""
+    """Return the entries of a list, or the documents of all lines.
+
+    Lines may end with commas; those that begin with ``#`` are comments.
+    """
     try:
         document = parse_json(text, object, strict=False)
     except ValueError:
         if "\n" not in text:
             raise
         lines = [line.strip().rstrip(",") for line in text.splitlines()]
-        return [parse_json(line, object, strict=False) for line in lines if line]
+        records = [line for line in lines if line and not line.startswith("#")]
+        return [parse_json(line, object, strict=False) for line in records]
     # A record itself may be a list, whose first entry is a number.
     is_list = isinstance(document, list)
     is_list_of_records = is_list and all(isinstance(entry, (dict, list)) for entry in document)

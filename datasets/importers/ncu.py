@@ -11,8 +11,10 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.decimal_marks import COMMA, POINT, decimal_mark, plain_number
+from foretune.datasets.file_contents import printed_by
 from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, WrongFile, read_text
+from foretune.datasets.text_rows import SEPARATORS
 from foretune.errors import RunTableError, UsageError
 
 PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -42,6 +44,7 @@ STATIC = {
 _THREE_DIGITS = re.compile(r"[+-]?[1-9]\d{0,2}([.,])\d{3}")
 _HEADER = ("ID", "Kernel Name")
 _LONG = ("Metric Name", "Metric Value")
+_MESSAGES = ("==ERROR==", "==WARNING==")
 _ABOUT = (
     "ID",
     "Process ID",
@@ -137,8 +140,9 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 def _tables(path: Path) -> list[_Table]:
     """Return the tables of a file, without the program's own output around them."""
     tables: list[_Table] = []
-    lines = read_text(path, "an output of ncu --csv", _HEADER).splitlines()
-    for cells in csv.reader(line for line in lines if not line.startswith("==")):
+    text = read_text(path, "an output of ncu --csv", _HEADER)
+    lines = [line for line in text.splitlines() if not line.startswith("==")]
+    for cells in csv.reader(lines, delimiter=_separator(lines)):
         if set(_HEADER) <= set(cells):
             tables.append(_Table(header=cells, body=[]))
         elif not tables:
@@ -149,10 +153,28 @@ def _tables(path: Path) -> list[_Table]:
             width = len(tables[-1].header)
             raise RunTableError(f"{path} is damaged: a line has {len(cells)} cells, not {width}")
     if not tables:
-        raise WrongFile(
-            f"{path} is not output of ncu --csv: a header with {', '.join(_HEADER)}, … is missing"
-        )
+        raise WrongFile(_explain_no_table(text, path))
     return tables
+
+
+def _separator(lines: Iterable[str]) -> str:
+    """Return what separates the cells: a comma, unless another program saved the table again."""
+    for separator in SEPARATORS:
+        for line in lines:
+            names = {name.strip('"') for name in line.split(separator)}
+            if set(_HEADER) <= names:
+                return separator
+    return COMMA
+
+
+def _explain_no_table(text: str, path: Path) -> str:
+    """Return why a file has no table: what printed it, or what ncu says in it."""
+    if printed := printed_by(text):
+        return f"{path} is {printed}"
+    said = [line for line in text.splitlines() if line.startswith(_MESSAGES)]
+    if said:
+        return f"{path} has no table, and says: {said[0]}"
+    return f"{path} is not output of ncu --csv: a header with {', '.join(_HEADER)}, … is missing"
 
 
 def _launches(table: _Table, path: Path) -> list[_Launch]:

@@ -5,6 +5,7 @@ and ``rocprofv3 --kernel-trace`` one per launch, ``rocprofv3 --pmc`` one per lau
 All times are nanoseconds.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,13 @@ STATIC = {
 }
 """Column of a trace -> run-table column."""
 
+AGENTS = ("Agent_Id", "GPU_ID", "gpu-id")
+"""Columns of traces with the GPU of a launch."""
+
+_API = re.compile(r"_*(hip[A-Z]|hsa_|roctx|rocdecode|rocjpeg|rccl|nccl)\w*|(KERNEL|MEMORY)_[A-Z_]+")
+_DOMAIN = re.compile(r"[A-Z]+(_[A-Z]+)*_(API|DISPATCH|COPY|ALLOCATION)(_\w+)?")
+"""Names in summaries of API calls, of copies and of domains: such a name is no kernel."""
+
 _MS = 1e-6  # per nanosecond
 _WHAT = "a summary or a trace of kernels of rocprof"
 
@@ -61,6 +69,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     )
     rows = table.astype(object)
     if set(SUMMARY) <= set(table.columns):
+        _require_kernels(rows["Name"], path)
         records = list(_summary_rows(rows, request))
     elif trace is not None and set(COUNTER) <= set(table.columns):
         records = list(_counter_rows(rows, trace, request))
@@ -71,12 +80,28 @@ def read(path: Path, request: Request) -> pd.DataFrame:
             f"{path} is not {_WHAT}: expected the columns {', '.join(SUMMARY)}, or "
             f"{TRACES[1].name}, {TRACES[1].start} and {TRACES[1].end}"
         )
+    device = request.given("device", path)
+    for column in AGENTS:
+        if column in table and rows[column].nunique() > 1:
+            request.notes.append(
+                f"{path}: its launches are on {rows[column].nunique()} GPUs ({column}); all count "
+                f"as {device}"
+            )
     common = {
-        "device": request.given("device", path),
+        "device": device,
         "source": f"rocprof {path.name}",
         "environment": "rocprof",
     }
     return table_from_records(records, common)
+
+
+def _require_kernels(names: "pd.Series[Any]", path: Path) -> None:
+    """Raise WrongFile for a summary of anything but kernels, whose columns are the same."""
+    others = [str(n) for n in names if _API.fullmatch(str(n)) or _DOMAIN.fullmatch(str(n))]
+    if len(others) == len(names) > 0:
+        raise WrongFile(
+            f"{path} sums up {others[0]} and alike, not kernels: give the kernel_stats of rocprofv3"
+        )
 
 
 def _summary_rows(table: pd.DataFrame, request: Request) -> Iterator[dict[str, Any]]:

@@ -28,6 +28,8 @@ STATUSES = {
 FAILED_SECONDS = 1e9
 """Seconds from which a record of MetaSchedule stands for a failed run; TVM writes 1e10."""
 RUNTIME_ERROR = 4
+ANSOR_PARTS = 2
+"""Parts of a record of Ansor: its task and its schedule. AutoTVM's first format has six."""
 
 _WHAT = "tuning records of TVM"
 _MS = 1e3  # per second
@@ -40,6 +42,9 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     for record in read_records(path, (), _WHAT, kinds=(dict, list)):
         if isinstance(record, list):
             task, config, costs, error = _metaschedule(record, path)
+        elif {"i", "r"} <= set(record) and len(record["i"]) > ANSOR_PARTS:
+            task, config = _first_autotvm(record)
+            costs, error = record["r"][0], record["r"][1]
         elif {"i", "r"} <= set(record):
             task, config = _ansor(record)
             costs, error = record["r"][0], record["r"][1]
@@ -77,6 +82,13 @@ def _autotvm(record: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return a record's task, a name and its arguments, and its knobs."""
     _, name, arguments, *_ = record["input"]
     knobs = {f"config.{knob}": _plain(value) for knob, _, value in record["config"]["entity"]}
+    return [name, *arguments], knobs
+
+
+def _first_autotvm(record: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return task and knobs of a record in AutoTVM's first format, of version 0.1."""
+    _, name, arguments, *_, config = record["i"]
+    knobs = {f"config.{knob}": _plain(value) for knob, _, value in config["e"]}
     return [name, *arguments], knobs
 
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from foretune.datasets.file_contents import require_real_file
+from foretune.datasets.text_encoding import decoded_document
 from foretune.errors import UsageError
 from foretune.plan.describe import shipped_json
 from foretune.plan.describe.description import (
@@ -32,8 +34,19 @@ QUANTIZATION_FILE = "hf_quant_config.json"
 OLDER_QUANTIZATION_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 """Descriptions of older tools -> their ``quant_method``."""
 
-DECODER_PARTS = ("text_config", "llm_config", "language_config")
-"""Parts of the file that hold the language model of a model with several."""
+DECODER_PARTS = ("text_config", "llm_config", "language_config", "pretrained_config")
+"""Parts of the file that hold the language model of a model with several, or of TensorRT-LLM's
+engine."""
+NO_MODEL = {
+    "peft_type": "an adapter: plan its base model",
+    "_class_name": "a model of diffusers, which does not generate text",
+    "weight_map": "a list of files with weights: give the model's config.json",
+}
+"""Field of other files -> what the file is, and what to do."""
+IDENTIFYING_FIELDS = ("model_type", "architectures", "architecture", "num_hidden_layers")
+"""Every model's file has one of these, or a size by another name."""
+DRAFTING_CLASSES = ("Eagle", "EAGLE", "Medusa", "MLPSpeculator")
+"""Parts of names of classes that read the states of another model."""
 UNDERSTOOD_LAYER_FIELDS = (
     "sliding_window",
     "sliding_window_pattern",
@@ -44,6 +57,8 @@ UNDERSTOOD_LAYER_FIELDS = (
 """Fields that are read in any family."""
 MLLAMA_CROSS_LAYERS = (3, 8, 13, 18, 23, 28, 33, 38)
 """Layers of Llama 3.2 Vision that attend to the image, if the file does not say."""
+BEGINNING = 60
+"""Characters that a message quotes of a file that is not JSON."""
 INDEX_OFFSET = 2
 """GLM's ``index_skip_topk_offset``, if the file does not say."""
 _FAMILIES = shipped_json("families.json")
@@ -121,6 +136,7 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     text = _without_drafting_layers(_with_family_facts(decoder, config))
     architectures = _architectures(config, decoder, name)
     _require_planned(text, name)
+    _require_identified(decoder, name)
 
     mixed = mixed_layers(text, name)
     family = str(text.get("model_type"))
@@ -136,8 +152,7 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         fields = {**fields, **_experts(text, name), **mixed}
     if not fields["windowed_layers"]:
         fields["sliding_window"] = 0
-    reads_images = any("ConditionalGeneration" in each for each in architectures)
-    fields["images"] = "vision_config" in config or reads_images
+    fields["images"] = "vision_config" in config or any(map(_reads_images, architectures))
     model = ModelDescription(name=name, **fields)
 
     # A family may have its own rule for the formats of its checkpoints.
@@ -150,6 +165,11 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     )
 
 
+def _reads_images(architecture: str) -> bool:
+    """Whether a class's name says so; ChatGLM's text models have such a name, too."""
+    return "ConditionalGeneration" in architecture and not architecture.startswith("ChatGLM")
+
+
 def _decoder_part(config: Fields) -> Fields:
     """Return the part of the file about the language model."""
     parts = (config.get(part) for part in DECODER_PARTS)
@@ -157,12 +177,25 @@ def _decoder_part(config: Fields) -> Fields:
 
 
 def _require_known_format(decoder: Fields, name: str) -> None:
-    """Raise UsageError for files in a publisher's own format, like ``params.json``."""
+    """Raise UsageError for other files, and those in a publisher's own format (``params.json``)."""
+    for field, what in NO_MODEL.items():
+        if field in decoder:
+            base = decoder.get("base_model_name_or_path")
+            raise UsageError(f"{name}: this file is {what}{f', {base}' if base else ''}")
     own_names = ("dim", "n_layers", "n_heads")
     if "hidden_size" not in decoder and all(field in decoder for field in own_names):
         raise UsageError(
             f"{name}: this file has its publisher's own fields ({', '.join(own_names)}): use the "
             f"{CONFIG_FILE} of the model's repository on Hugging Face"
+        )
+
+
+def _require_identified(decoder: Fields, name: str) -> None:
+    """Raise UsageError for JSON that describes no model, like ``generation_config.json``."""
+    sizes = {name for names in _TABLES["other_names"].values() for name in names}
+    if not any(field in decoder for field in (*IDENTIFYING_FIELDS, "hidden_size", *sizes)):
+        raise UsageError(
+            f"{name}: this file describes no model: it has none of {', '.join(IDENTIFYING_FIELDS)}"
         )
 
 
@@ -177,6 +210,12 @@ def _architectures(config: Fields, decoder: Fields, name: str) -> list[str]:
     generates = "AutoModelForCausalLM" in (config.get("auto_map") or {}) or any(
         word in architecture for architecture in architectures for word in words
     )
+    drafts = [each for each in architectures if any(word in each for word in DRAFTING_CLASSES)]
+    if drafts:
+        raise UsageError(
+            f"{name}: {drafts[0]} drafts tokens for another model and is no model of its own: plan "
+            "that model"
+        )
     if architectures and not generates:
         raise UsageError(
             f"{name}: {architectures[0]} is not known to generate text: choose another model, or "
@@ -190,6 +229,8 @@ def _require_planned(text: Fields, name: str) -> None:
     for field, layers in _TABLES["unsupported_fields"].items():
         if text.get(field):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
+    if text.get("word_embed_proj_dim") not in (None, text.get("hidden_size")):
+        raise UsageError(f"{name}: embeddings of another width cannot be planned yet")
     family = str(text.get("model_type"))
     if layers := _TABLES["unsupported_families"].get(family):
         raise UsageError(f"{name}: {layers} ({family}) cannot be planned yet")
@@ -414,9 +455,20 @@ def _required_int(text: Fields, owner: str, *names: str) -> int:
 def read_json(path: Path) -> Fields:
     """Return the JSON object in a file; raises UsageError if there is none."""
     try:
-        content: Fields = files.read_json(path)
+        data = files.read_bytes(path)
+        require_real_file(data)
+        text, _ = decoded_document(data)
     except OSError as e:
         raise UsageError(f"cannot read {path}: {e.strerror}") from e
     except ValueError as e:
-        raise UsageError(f"{path} is not JSON: {e}") from e
+        raise UsageError(f"{path} cannot be read: {e}") from e
+    try:
+        content: Fields = files.parse_json(text.removeprefix("\ufeff"))
+    except ValueError as e:
+        if text.lstrip().startswith(("{", "[")):
+            raise UsageError(f"{path} is not JSON: {e}") from e
+        beginning = " ".join(text[:BEGINNING].split())
+        raise UsageError(
+            f"{path} is not JSON: it begins with {beginning!r}: download it again"
+        ) from e
     return content

@@ -31,6 +31,17 @@ CACHE_PREFIX = "models--"
 IMAGE_MODELS = ("mistralai/Pixtral", "OpenGVLab/InternVL")
 """Beginnings of the names of models that read images, besides ``…-VL-…``."""
 GGUF_SUFFIX = ".gguf"
+PATH_BEGINNINGS = ("./", "../", "~")
+"""What begins so is no name."""
+OTHER_FOLDERS = {
+    "adapter_config.json": "an adapter: plan its base model",
+    "model_index.json": "a pipeline of diffusers, which does not generate text",
+    "*.gguf": "of GGUF files, which cannot be planned yet: plan the model with --formats",
+    "params.json": "in its publisher's own format: use the config.json of the model's repository "
+    "on Hugging Face",
+    f"snapshots/*/{CONFIG_FILE}": "a cache: give the folder below snapshots",
+}
+"""File in a folder -> what the folder is, and what to do."""
 MAX_SUGGESTIONS = 5
 FOLDER_HINT = "or give a folder with its config.json"
 
@@ -73,13 +84,32 @@ def describe_model(name: str) -> ModelDescription:
         return _named_model(repository)
     if folder.suffix == GGUF_SUFFIX:
         raise UsageError(f"{name}: GGUF files cannot be planned yet: plan the model with --formats")
+    if not folder.exists() and (name.startswith(PATH_BEGINNINGS) or folder.is_absolute()):
+        raise UsageError(f"{name}: there is no such file or folder")
     if folder.name == CONFIG_FILE:
         return read_folder(folder.parent)
     if folder.suffix == ".json" and folder.is_file():
         return read_config(read_json(folder), folder.stem)
     if folder.is_dir():
-        return _read_cached(folder) if folder.name.startswith(CACHE_PREFIX) else read_folder(folder)
+        if folder.name.startswith(CACHE_PREFIX):
+            return _read_cached(folder)
+        _require_config(folder)
+        return read_folder(folder)
+    if folder.is_file():
+        raise UsageError(f"{name} is no {CONFIG_FILE}: give its folder, which has one")
     return _named_model(name)
+
+
+def _require_config(folder: Path) -> None:
+    """Raise UsageError, which says what a folder without a ``config.json`` is."""
+    if (folder / CONFIG_FILE).exists():
+        return
+    for file, what in OTHER_FOLDERS.items():
+        if any(folder.glob(file)):
+            raise UsageError(f"{folder} has no {CONFIG_FILE}: it is {what}")
+    raise UsageError(
+        f"{folder} has no {CONFIG_FILE}: download it from the model's repository on Hugging Face"
+    )
 
 
 def known_models() -> list[str]:

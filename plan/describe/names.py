@@ -1,9 +1,9 @@
 """Names of checkpoints: publisher, architecture, sizes and number format.
 
-One grammar reads all names: words joined by ``-``, ``_`` or, after ``quantized``, by a dot. Words
-of a format (``FP8-dynamic``, ``quantized.w4a16``, ``AWQ-4bit``, ``GPTQ-Int8-128g``, ``NVFP4A16``)
-may stand anywhere. Words of training (``Instruct``) and dates do not change the architecture. The
-others do, above all sizes: ``405B`` is never ``70B``.
+One grammar reads all names: words joined by ``-``, ``_``, a space or, after ``quantized``, a dot.
+Words of a format (``FP8-dynamic``, ``quantized.w4a16``, ``AWQ-4bit``, ``GPTQ-Int8-128g``,
+``NVFP4A16``) may stand anywhere. Words of training (``Instruct``) and dates do not change the
+architecture. The others do, above all sizes: ``405B`` is never ``70B``.
 
 A format from a name is a guess: only the checkpoint's files know groups and excluded modules.
 """
@@ -149,7 +149,7 @@ def format_in_name(name: str) -> str:
 
 def _words(own_name: str) -> list[str]:
     """Return the words of a name without its publisher."""
-    text = own_name.replace("_", "-").replace("quantized.", "quantized-")
+    text = re.sub(r"[_\s]+", "-", own_name).replace("quantized.", "quantized-")
     # 4-bit and mxfp4-a-fp8 are one word each.
     text = re.sub(r"(\d)-bit\b", r"\1bit", text)
     text = re.sub(r"\bw-?mxfp4-?a-?mxfp4", "w4a4mxfp4", text)
@@ -232,7 +232,8 @@ def repository_of(address: str) -> str:
 
 def similar_names(name: str, known: Iterable[str]) -> list[str]:
     """Return known names like ``name``, the most similar first; none has another size."""
-    wanted = parse_name(name)
+    # Other hubs write the size after a colon: llama3.1:8b.
+    wanted = parse_name(name.replace(":", "-"))
     by_similarity = []
     for candidate in known:
         parts = parse_name(candidate)

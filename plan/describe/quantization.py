@@ -36,16 +36,26 @@ EXCLUDED_FIELDS = (
 """Fields that list modules in 16 bits."""
 DEFAULT_GROUP = 128
 """Weights of a group in GPTQ, AWQ and AutoRound, if the file does not say."""
+GPTQ_FORMATS = ("gptq", "gptq_v2", "marlin", "bitblas", "gemm", "gemv", "gemv_fast", "llm-awq")
+"""GPTQModel's names of layouts of integers; others stand for other numbers."""
 MX_GROUP = 32
 """Numbers of a group in OCP Microscaling formats."""
 NV_GROUP = 16
 """Numbers of a group in NVFP4."""
+
+AUTO_ROUND_PATTERN = set("*+?^$()[]{}|\\")
+"""Characters of regular expressions among AutoRound's names of modules."""
 
 _NAMES = shipped_json("checkpoint_formats.json")
 MODELOPT_FORMATS: dict[str, str] = _NAMES["modelopt"]
 """NVIDIA ModelOpt's name -> Foretune's."""
 TORCHAO_FORMATS: dict[str, str] = _NAMES["torchao"]
 """torchao's configuration or short name -> Foretune's format."""
+TORCHAO_GROUPS = {"w4a8_int8": 32}
+"""Format -> weights of a group, if torchao's file does not say."""
+TORCHAO_PER_MODULE = ("ModuleFqnToConfig", "FqnToConfig")
+TORCHAO_ANY_BITS = ("IntxWeightOnlyConfig", "Int8DynamicActivationIntxWeightConfig")
+"""torchao's configurations whose bits and groups are fields."""
 FIXED_METHODS: dict[str, str] = _NAMES["methods"]
 """``quant_method`` with one format -> the format."""
 QUARK_TYPES: dict[str, tuple[str, int]] = {
@@ -76,7 +86,8 @@ def stored_formats(config: Fields, quantization: Fields, model: ModelDescription
     if not isinstance(stored, Mapping):
         raise UsageError(f"{model.name}: its quantization is not an object: correct the file")
 
-    tool = str(stored.get("quant_method") or stored.get("quant_algo") or "an unnamed tool")
+    names = (stored.get(field) for field in ("quant_method", "quant_algo", "quantization"))
+    tool = str(next(filter(None, names), "an unnamed tool"))
     try:
         return resolve(_scheme(stored), model, str(config.get("model_type")))
     except (NotPlannedError, UsageError) as e:
@@ -101,9 +112,7 @@ def _require_unquantized(config: Fields, quantization: Fields, name: str) -> Non
 def _scheme(stored: Fields) -> Scheme:
     """Return the formats that a description gives to modules."""
     method = str(stored.get("quant_method") or "").lower().replace("_", "-")
-    sparsity = stored.get("sparsity_config") or {}
-    if sparsity and sparsity.get("format") != "dense":
-        raise NotPlannedError(f"sparse weights, {sparsity.get('format', 'sparsity_config')}")
+    _require_dense_weights(stored)
 
     # ModelOpt's and compressed-tensors' fields are exact, whatever the method is called.
     mixed = stored.get("quant_algo") == "MIXED_PRECISION" and not stored.get("quantized_layers")
@@ -115,6 +124,8 @@ def _scheme(stored: Fields) -> Scheme:
         return READERS[method](stored)
     if method in FIXED_METHODS:
         return Scheme(FIXED_METHODS[method], _excluded(stored), _cache(stored))
+    if not method and (stored.get("load_in_4bit") or stored.get("load_in_8bit")):
+        return _bitsandbytes(stored)
     if not method and "bits" in stored:
         return _mlx(stored)
     if method in ("", "modelopt", "compressed-tensors") and _cache(stored) != UNQUANTIZED:
@@ -122,6 +133,15 @@ def _scheme(stored: Fields) -> Scheme:
     if not method and "quant_algo" in stored:
         return Scheme()
     raise NotPlannedError("its format is not known")
+
+
+def _require_dense_weights(stored: Fields) -> None:
+    """Raise NotPlannedError for weights of which many are left out."""
+    sparsity = stored.get("sparsity_config") or {}
+    if sparsity and sparsity.get("format") != "dense":
+        raise NotPlannedError(f"sparse weights, {sparsity.get('format', 'sparsity_config')}")
+    if stored.get("format") == "marlin-24":
+        raise NotPlannedError("sparse weights, marlin-24")
 
 
 def _excluded(stored: Fields) -> list[Rule]:
@@ -133,13 +153,14 @@ def _excluded(stored: Fields) -> list[Rule]:
 def _cache(stored: Fields) -> str:
     """Return the format of the cache that a checkpoint has scales for."""
     scheme = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
-    if not scheme:
+    if not scheme or str(scheme).lower() == "none":
         return UNQUANTIZED
     if isinstance(scheme, Mapping):
         if (scheme.get("type", "float"), scheme.get("num_bits", 8)) == ("float", 8):
             return "fp8"
         raise NotPlannedError(f"a cache of {scheme.get('num_bits')}-bit {scheme.get('type')}")
-    names = {"FP8": "fp8", "FP8_E4M3": "fp8", "NVFP4": "nvfp4"}
+    # AutoFP8 writes how its scales were found: static.
+    names = {"FP8": "fp8", "FP8_E4M3": "fp8", "STATIC": "fp8", "NVFP4": "nvfp4"}
     if str(scheme).upper() not in names:
         raise NotPlannedError(f"a cache in {scheme}")
     return names[str(scheme).upper()]
@@ -147,6 +168,8 @@ def _cache(stored: Fields) -> str:
 
 def _integer_weights(bits: Any, group: int, offset: str = "") -> str:
     """Return the format of weight-only integers; ``group`` is 0 or less for a scale per row."""
+    if isinstance(bits, str) and bits.isdigit():
+        bits = int(bits)
     if bits not in (2, 3, 4, 5, 6, 8):
         raise NotPlannedError(f"{bits} bits")
     return grouped_name(f"int{bits}_wo", max(group, 0), offset)
@@ -163,13 +186,15 @@ def _required(stored: Fields, *names: str) -> Any:
 def _gptq(stored: Fields) -> Scheme:
     """GPTQ and AWQ: integer weights in groups; ``dynamic`` has other bits for some modules."""
     method = str(stored.get("quant_method") or "")
-    default_bits = 4 if method.startswith("awq") else None
+    default_bits = 4 if method.startswith("awq") or method == "marlin" else None
     bits = stored.get("bits", stored.get("w_bit", default_bits))
     if bits is None:
         raise NotPlannedError("bits is missing")
     group = stored.get("group_size", stored.get("q_group_size", DEFAULT_GROUP))
     if stored.get("is_marlin_24") or "24" in str(stored.get("checkpoint_format", "")):
         raise NotPlannedError("sparse weights, marlin_24")
+    if str(stored.get("format") or "gptq") not in GPTQ_FORMATS:
+        raise NotPlannedError(f"weights in the format {stored['format']}")
     offset = "z" if stored.get("zero_point") or stored.get("sym") is False else ""
     default = _integer_weights(bits, group, offset)
     rules = _excluded(stored)
@@ -223,7 +248,9 @@ def _auto_round(stored: Fields) -> Scheme:
     rules = _excluded(stored)
     for name, changes in (stored.get("extra_config") or {}).items():
         own = {**stored, **changes}
-        rules.append(Rule(_auto_round_format(own), NamedModules([name])))
+        is_pattern = not AUTO_ROUND_PATTERN.isdisjoint(name)
+        named = NamedModules([f"{REGEX}.*(?:{name})" if is_pattern else name])
+        rules.append(Rule(_auto_round_format(own), named))
     return Scheme(_auto_round_format(stored), rules, _cache(stored))
 
 
@@ -236,15 +263,21 @@ def _auto_round_format(stored: Fields) -> str:
     if data_type == "int" and activation_bits >= 16:
         offset = "z" if stored.get("sym") is False else ""
         return _integer_weights(bits, stored.get("group_size", DEFAULT_GROUP), offset)
-    kinds = {"int": "int", "fp": "float", "mx_fp": "float", "nv_fp": "float", "fp8": "float"}
-    kind = kinds.get(data_type)
-    if kind is None:
+    if not data_type.startswith(("int", "fp", "mx_fp", "nv_fp")) or "_dq" in data_type:
         raise NotPlannedError(f"data_type {data_type}")
-    act_kind = kinds.get(str(stored.get("act_data_type") or data_type).removesuffix("_dq"), "int")
-    activations = (act_kind, activation_bits) if activation_bits < 16 else None
-    groups = {"mx_fp": MX_GROUP, "nv_fp": NV_GROUP}
-    group = groups.get(data_type, stored.get("group_size") or 0)
-    return _arithmetic(kind, bits, group=group, activations=activations)
+    act_type = str(stored.get("act_data_type") or data_type)
+    activations = (_auto_round_kind(act_type), activation_bits) if activation_bits < 16 else None
+    group = stored.get("group_size") or 0
+    if data_type.startswith("mx_fp"):
+        group = MX_GROUP
+    elif data_type.startswith("nv_fp"):
+        group = NV_GROUP
+    return _arithmetic(_auto_round_kind(data_type), bits, group=group, activations=activations)
+
+
+def _auto_round_kind(data_type: str) -> str:
+    """Return whether a type of numbers, like ``mx_fp_rceil``, is of integers or of floats."""
+    return "int" if data_type.startswith("int") else "float"
 
 
 def _rtn(stored: Fields) -> Scheme:
@@ -257,13 +290,20 @@ def _rtn(stored: Fields) -> Scheme:
 def _hqq(stored: Fields) -> Scheme:
     """HQQ: integer weights in groups with a scale and an offset."""
     inside = stored.get("quant_config") or {}
-    weights = inside.get("weight_quant_params") or stored
-    default = _integer_weights(
-        _required(weights, "nbits", "bits"), _required(weights, "group_size"), "b"
-    )
     names = [str(name) for name in stored.get("skip_modules") or ()]
     skipped = [Rule(UNQUANTIZED, NamedModules(names))] if names else []
-    return Scheme(default, [*_excluded(stored), *skipped], _cache(stored))
+    rules = [*_excluded(stored), *skipped]
+    if inside and "weight_quant_params" not in inside:
+        for name, own in inside.items():
+            rules.append(Rule(_hqq_format(own["weight_quant_params"]), NamedModules([name])))
+        return Scheme(rules=rules, cache=_cache(stored), must_match=True)
+    return Scheme(_hqq_format(inside.get("weight_quant_params") or stored), rules, _cache(stored))
+
+
+def _hqq_format(weights: Fields) -> str:
+    return _integer_weights(
+        _required(weights, "nbits", "bits"), _required(weights, "group_size"), "b"
+    )
 
 
 def _bitsandbytes(stored: Fields) -> Scheme:
@@ -440,25 +480,53 @@ def _quark_type(tensor: Fields) -> tuple[str, int]:
 def _torchao(stored: Fields) -> Scheme:
     """Torchao: a configuration, a short name, or a configuration per module."""
     kind = stored.get("quant_type")
-    options = stored.get("quant_type_kwargs") or {}
     if isinstance(kind, str):
-        return Scheme(_torchao_format(kind, options), _excluded(stored), _cache(stored))
+        default = _torchao_format(kind, stored.get("quant_type_kwargs") or {})
+        return Scheme(default, _excluded(stored), _cache(stored))
     configs = dict(_required(stored, "quant_type"))
-    default = configs.pop("default", None)
-    if configs:
-        raise NotPlannedError(f"a configuration for {next(iter(configs))}")
-    if default is None:
-        raise NotPlannedError("no default configuration")
-    default_format = _torchao_format(str(default.get("_type")), default.get("_data") or {})
-    return Scheme(default_format, _excluded(stored), _cache(stored))
+    inside = configs.get("default") or {}
+    if inside.get("_type") in TORCHAO_PER_MODULE:
+        options = inside.get("_data") or {}
+        configs = dict(_required(options, "module_fqn_to_config", "fqn_to_config"))
+        configs["default"] = configs.pop("_default", None)
+
+    # Without a default, only the named modules are quantized.
+    rules = _excluded(stored)
+    default_config = configs.pop("default", None)
+    for name, config in configs.items():
+        rules.append(Rule(_torchao_config(config), NamedModules([name])))
+    return Scheme(
+        _torchao_config(default_config), rules, _cache(stored), must_match=default_config is None
+    )
+
+
+def _torchao_config(config: Fields | None) -> str:
+    """Return the format of one of torchao's configurations, as its ``to_dict`` writes it."""
+    if config is None:
+        return UNQUANTIZED
+    return _torchao_format(str(config.get("_type")), config.get("_data") or {})
 
 
 def _torchao_format(name: str, options: Fields) -> str:
+    weight_type = str(_torchao_value(options.get("weight_dtype")))
+    if name in TORCHAO_ANY_BITS:
+        granularity = options.get("weight_granularity") or options.get("granularity") or {}
+        group = (granularity.get("_data") or {}).get("group_size", 0)
+        activations = ("int", 8) if name.startswith("Int8Dynamic") else None
+        bits = int(weight_type.removeprefix("int"))
+        return _arithmetic("int", bits, group=group, activations=activations)
+    if name.startswith("MXDynamicActivation"):
+        return "w4a4_mxfp4" if weight_type.startswith("float4") else "mxfp8"
     if name not in TORCHAO_FORMATS:
         raise NotPlannedError(f"quant_type {name}")
     base = TORCHAO_FORMATS[name]
-    group = options.get("group_size")
+    group = options.get("group_size", TORCHAO_GROUPS.get(base, 0))
     return grouped_name(base, group) if isinstance(group, int) and group > 0 else base
+
+
+def _torchao_value(value: Any) -> Any:
+    """Return a value that torchao may have written with its type."""
+    return value.get("_data") if isinstance(value, Mapping) else value
 
 
 def _mlx(stored: Fields) -> Scheme:
@@ -477,7 +545,7 @@ def _mlx_format(stored: Fields, mode: str) -> str:
     own_mode = stored.get("mode", mode)
     if own_mode == "affine":
         return _integer_weights(stored["bits"], _required(stored, "group_size"), "b")
-    formats = {"mxfp4": "mxfp4", "nvfp4": "nvfp4_wo"}
+    formats = {"mxfp4": "mxfp4", "mxfp8": "fp8_wo_g32", "nvfp4": "nvfp4_wo"}
     if own_mode not in formats:
         raise NotPlannedError(f"mode {own_mode}")
     return formats[own_mode]

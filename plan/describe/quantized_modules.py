@@ -253,7 +253,9 @@ def resolve(scheme: Scheme, model: ModelDescription, family: str = "") -> Format
     used = {name for part in weights_of_part.values() for name in part}
     if scheme.must_match and used <= {UNQUANTIZED}:
         names = [name for rule in scheme.rules for name in rule.modules.names]
-        raise UsageError(f"its quantized modules ({', '.join(names[:1])}, …) are not known")
+        if not names:
+            raise UsageError("it names no module with quantized weights")
+        raise UsageError(f"its quantized modules ({names[0]}, …) are not known")
 
     # MLPs count with the projections if there are experts, else as experts.
     attention = weights_of_part.get("attention", {})
@@ -327,7 +329,9 @@ def model_modules(model: ModelDescription, family: str = "") -> list[Module]:
     for width, layers in model.dense_widths:
         if layers and width:
             size = model.hidden * width
-            modules += _mlp_modules("mlp", MLPS, size, model.mlp_matrices, dense, layers)
+            modules += _mlp_modules(
+                "mlp", MLPS, size=size, matrices=model.mlp_matrices, layers=dense, count=layers
+            )
     if model.moe_layers:
         hidden = model.expert_hidden or model.hidden
         shared_size = model.hidden * model.shared_width
@@ -336,10 +340,20 @@ def model_modules(model: ModelDescription, family: str = "") -> list[Module]:
         count = model.moe_layers
         if shared_size:
             modules += _mlp_modules(
-                "shared", containers["shared"], shared_size, matrices, sparse, count
+                "shared",
+                containers["shared"],
+                size=shared_size,
+                matrices=matrices,
+                layers=sparse,
+                count=count,
             )
         modules += _mlp_modules(
-            "experts", containers["experts"], expert_size, matrices, sparse, count
+            "experts",
+            containers["experts"],
+            size=expert_size,
+            matrices=matrices,
+            layers=sparse,
+            count=count,
         )
     return modules
 

@@ -259,3 +259,60 @@ def test_google_benchmark_that_was_skipped_is_invalid(tmp_path):
     text = json.dumps({"context": {}, "benchmarks": [run]})
     runs = imported(tmp_path, "google-benchmark", text, "results.json")
     assert runs["status"].tolist() == ["invalid"]
+
+
+ROCPROF_SUMMARY = '"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n'
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("hipLaunchKernel", "hipMemcpy"),
+        ("KERNEL_DISPATCH", "HIP_API"),
+        ("MEMORY_COPY_HOST_TO_DEVICE",),
+    ],
+)
+def test_rocprof_refuses_summaries_of_anything_but_kernels(tmp_path, names):
+    text = ROCPROF_SUMMARY + "".join(f'"{name}",10,1000,100,50\n' for name in names)
+    with pytest.raises(RunTableError, match="not kernels"):
+        imported(tmp_path, "rocprof", text)
+
+
+def test_rocprof_says_that_launches_are_on_several_gpus(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        '"Agent_Id","Kernel_Name","Start_Timestamp","End_Timestamp"\n'
+        '"Agent 4","k",1000,3000\n"Agent 5","k",1000,4000\n'
+    )
+    done = import_runs(path, "rocprof", device=GPU)
+    assert done.runs["time_ms"].tolist() == pytest.approx([0.002, 0.003])
+    assert any("2 GPUs (Agent_Id)" in note for note in done.notes)
+
+
+def test_google_benchmark_reads_the_median_where_only_aggregates_are(tmp_path):
+    shared = {"run_type": "aggregate", "time_unit": "us", "iterations": 3}
+    rows = [
+        {**shared, "name": "BM_A/8_mean", "real_time": 1.5},
+        {**shared, "name": "BM_A/8_median", "real_time": 1.25},
+        {**shared, "name": "BM_A/8_cv", "real_time": 0.01},
+    ]
+    text = json.dumps({"context": {}, "benchmarks": rows})
+    row = imported(tmp_path, "google-benchmark", text, name="out.json").iloc[0]
+    assert (row["kernel"], row["problem.arg_0"], row["time_ms"]) == ("BM_A", 8, 0.00125)
+
+
+def test_google_benchmark_how_long_it_ran_is_no_problem(tmp_path):
+    run = {"name": "BM_A/m:8/iterations:5/repeats:2", "real_time": 2.0, "time_unit": "ms"}
+    text = json.dumps({"context": {}, "benchmarks": [run]})
+    row = imported(tmp_path, "google-benchmark", text, name="out.json")
+    assert [c for c in row if c.startswith("problem.")] == ["problem.m"]
+
+
+def test_tvm_reads_the_first_format_of_autotvm_and_skips_comments(tmp_path):
+    config = {"i": 5, "t": "direct", "c": None, "e": [["tile_k", "ot", 4]]}
+    task = ["cuda", "dense", [["TENSOR", [1, 64], "float32"]], {}, ["dense", [1, 64]], config]
+    record = {"i": task, "r": [[0.0012], 0, 1.5, 0], "v": 0.1}
+    text = f"# valid\n{json.dumps(record)}\n"
+    row = imported(tmp_path, "tvm", text, name="tuning.log").iloc[0]
+    assert (row["kernel"], row["config.tile_k"]) == ("dense", 4)
+    assert row["time_ms"] == pytest.approx(1.2)

@@ -246,7 +246,7 @@ def test_read_json_of_rows(tmp_path, text):
 
 def test_read_json_that_is_no_table_is_refused(tmp_path):
     path = tmp_path / "runs.json"
-    path.write_text('{"M": 64, "latency_us": 12.5}')
+    path.write_text('{"M": 64, "sizes": [1, 2]}')
     with pytest.raises(RunTableError, match="no list of objects"):
         imported(path, problem__M="M")
 

@@ -221,3 +221,16 @@ def test_output_of_a_windows_shell_is_read(tmp_path):
         pytest.approx(0.02845),
         pytest.approx(0.013312),
     ]
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_read_other_separators(tmp_path, separator):
+    header = ["ID", "Kernel Name", "gpu__time_duration.sum", "dram__bytes.sum"]
+    lines = [header, ["", "", "usecond", "Mbyte"], ["0", "gemm", "34,56", "1.234,5"]]
+    text = "\n".join(separator.join(line) for line in lines)
+    assert ncu(tmp_path, text).runs["time_ms"].tolist() == pytest.approx([0.03456])
+
+
+def test_read_output_without_a_table_says_why(tmp_path):
+    with pytest.raises(RunTableError, match="No kernels were profiled"):
+        ncu(tmp_path, "==PROF== Connected\n==WARNING== No kernels were profiled.\n")

@@ -304,3 +304,39 @@ def test_defaults_of_all_families_of_transformers():
                 wrong[family] = ours.parameters() / count
     assert not wrong
     assert read >= 136
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model_type": "molmo"}, "half as wide"),
+        ({"model_type": "cogvlm"}, "experts for images"),
+        ({"model_type": "llada"}, "diffusion of text"),
+        ({"model_type": "phi4mm", "vision_lora": {"r": 256}}, "adapters"),
+        ({"model_type": "opt", "word_embed_proj_dim": 32}, "embeddings of another width"),
+        ({"model_type": "openelm", "num_query_heads": [4, 8]}, "different heads"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "drafts tokens for another model"),
+    ],
+)
+def test_read_config_what_is_not_planned_is_named(fields, words):
+    with pytest.raises(UsageError, match=words):
+        read_config({**LLAMA, **fields}, "it")
+
+
+def test_read_config_chatglm_reads_no_images():
+    config = {
+        **LLAMA,
+        "model_type": "chatglm",
+        "architectures": ["ChatGLMForConditionalGeneration"],
+    }
+    assert not read_config(config, "it").images

@@ -321,9 +321,7 @@ def test_a_path_in_the_current_folder(tmp_path, monkeypatch):
 
 
 def test_what_is_no_configuration(tmp_path):
-    with pytest.raises(UsageError, match="cannot read"):
-        describe_model(str(tmp_path))
-    with pytest.raises(UsageError, match="cannot read"):
+    with pytest.raises(UsageError, match="no such file or folder"):
         describe_model(str(tmp_path / "absent" / "config.json"))
     (tmp_path / "config.json").write_text("[1")
     with pytest.raises(UsageError, match="is not JSON"):
@@ -345,6 +343,49 @@ def test_what_is_no_configuration(tmp_path):
     }
     with pytest.raises(UsageError, match=r"mamba_num_heads in .*key_heads is '2'"):
         read_config(CONFIG | state, "hybrid")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("README.md", "", "no config.json: download it"),
+        ("adapter_config.json", "{}", "an adapter"),
+        ("model_index.json", "{}", "diffusers"),
+        ("model-Q4_K_M.gguf", "", "GGUF"),
+        ("params.json", "{}", "publisher's own format"),
+        ("snapshots/abc/config.json", "{}", "the folder below snapshots"),
+        ("config.json", "version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        ("config.json", "Access to model acme/Novel is restricted.", "begins with 'Access to"),
+        ("config.json", '{"peft_type": "LORA", "base_model_name_or_path": "acme/N"}', "acme/N"),
+        ("config.json", '{"transformers_version": "5.0"}', "describes no model"),
+    ],
+)
+def test_describe_model_says_what_a_folder_is(tmp_path, file, content, words):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    with pytest.raises(UsageError, match=words):
+        describe_model(str(tmp_path))
+
+
+def test_describe_model_of_a_file_of_weights_asks_for_its_folder(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"")
+    with pytest.raises(UsageError, match="give its folder"):
+        describe_model(str(weights))
+
+
+def test_describe_model_of_an_engine_of_tensorrt_llm(tmp_path):
+    quantization = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    engine = {"pretrained_config": {**CONFIG, "quantization": quantization}, "build_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(engine))
+    model = describe_model(str(tmp_path))
+    assert (model.layers, model.weight_format, model.kv_format) == (4, "fp8", "fp8")
+
+
+def test_describe_model_reads_utf_16(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-16")
+    assert describe_model(str(tmp_path)).layers == 4
 
 
 HYBRIDS = {

@@ -56,10 +56,15 @@ def test_parse_name_words_of_training_and_dates_are_not_the_architecture():
     assert (parts.weights, parts.cache) == ("fp8", "fp8")
 
 
+def test_parse_name_words_may_have_spaces_between_them():
+    assert parse_name("Novel 3.1 8B") == parse_name("acme/Novel-3.1-8B")
+
+
 def test_similar_names_never_change_the_size():
     known = ["acme/Novel-70B", "acme/Novel-405B", "acme/Novel-Mini-405B"]
     assert similar_names("acme/Novle-405B-Instruct", known) == ["acme/Novel-405B"]
     assert similar_names("acme/Novle-4B", known) == []
+    assert similar_names("novel:405b", known) == ["acme/Novel-405B"]  # as in Ollama
 
 
 def test_describe_model_unknown_size_suggests_none():

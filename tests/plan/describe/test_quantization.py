@@ -49,6 +49,15 @@ def compressed_tensors(weights, inputs=None, **more):
     }
 
 
+def torchao(config, **others):
+    return {"quant_method": "torchao", "quant_type": {"default": config, **others}}
+
+
+MX_OF_TORCHAO = {
+    "_type": "MXDynamicActivationMXWeightConfig",
+    "_data": {"weight_dtype": {"_type": "torch.dtype", "_data": "float8_e4m3fn"}},
+}
+INT4_OF_TORCHAO = {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 64}}
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
 FP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
 FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
@@ -76,8 +85,19 @@ FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
                 "act_bits": 4,
                 "act_data_type": "nv_fp4_with_static_gs",
             },
-            None,
+            "nvfp4",
         ),
+        (
+            {
+                "quant_method": "auto-round",
+                "bits": 4,
+                "data_type": "mx_fp",
+                "act_bits": 4,
+                "act_data_type": "mx_fp_rceil",
+            },
+            "w4a4_mxfp4",
+        ),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "int_asym_dq"}, None),
         ({"quant_method": "rtn", "bits": 8, "group_size": 64}, "int8_wo_g64"),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8_wo"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
@@ -90,6 +110,11 @@ FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
             "nf4_dq",
         ),
         ({"quant_method": "bitsandbytes"}, None),
+        ({"load_in_8bit": True, "load_in_4bit": False}, "int8_wo"),
+        ({"quant_method": "marlin", "group_size": 64}, "int4_wo_g64"),
+        ({"quant_method": "gptq", "bits": "4", "group_size": 64}, "int4_wo_g64"),
+        ({"quant_method": "gptq", "bits": 8, "format": "fp8"}, None),
+        (compressed_tensors(INT4, format="marlin-24"), None),
         (compressed_tensors(INT4), "int4_wo_g32"),
         (compressed_tensors({**INT4, "symmetric": False}), "int4_wo_g32z"),
         (compressed_tensors(FP4), "nvfp4_wo"),
@@ -132,10 +157,25 @@ FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
             "int4_wo_g64",
         ),
         ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Novel"}}}, None),
+        (torchao({"_type": "Int8DynamicActivationInt4WeightConfig"}), "w4a8_int8_g32"),
+        (
+            torchao(
+                {
+                    "_type": "IntxWeightOnlyConfig",
+                    "_data": {
+                        "weight_dtype": {"_type": "torch.dtype", "_data": "int4"},
+                        "granularity": {"_type": "PerGroup", "_data": {"group_size": 32}},
+                    },
+                }
+            ),
+            "int4_wo_g32",
+        ),
+        (torchao(MX_OF_TORCHAO), "mxfp8"),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, None),
         ({"quant_method": "mxfp8", "weight_block_size": [1, 32]}, "mxfp8"),
         ({"group_size": 32, "bits": 6}, "int6_wo_g32b"),
         ({"group_size": 32, "bits": 4, "mode": "mxfp4"}, "mxfp4"),
+        ({"group_size": 32, "bits": 8, "mode": "mxfp8"}, "fp8_wo_g32"),
         ({"group_size": 32, "bits": 4, "mode": "novel"}, None),
         ({"quant_method": "novel", "bits": 4}, None),
         ({"quant_method": "quanto", "weights": "int8", "activations": None}, "int8_wo"),
@@ -239,6 +279,45 @@ def test_stored_formats_methods_for_experts_only(method, weights, experts):
     assert formats_of({"quant_method": method}, SPARSE) == Formats(weights, moe=experts)
 
 
+@pytest.mark.parametrize(
+    "quantization",
+    [
+        # AutoRound's names may be regular expressions, which match anywhere in a path.
+        {"quant_method": "auto-round", "bits": 4, "extra_config": {"self_attn": {"bits": 16}}},
+        {
+            "quant_method": "auto-round",
+            "bits": 4,
+            "extra_config": {r"self_attn\.[qkvo]_proj": {"bits": 16}},
+        },
+        {
+            "quant_method": "hqq",
+            "quant_config": {
+                f"mlp.{name}_proj": {"weight_quant_params": {"nbits": 4, "group_size": 128}}
+                for name in ("gate", "up", "down")
+            },
+        },
+        torchao(None, **{"re:.*mlp.*": INT4_OF_TORCHAO}),
+        torchao(
+            {
+                "_type": "ModuleFqnToConfig",
+                "_data": {
+                    "module_fqn_to_config": {
+                        "_default": INT4_OF_TORCHAO,
+                        "re:.*self_attn.*": None,
+                        "model.embed_tokens": {"_type": "Int8WeightOnlyConfig"},
+                    }
+                },
+            }
+        ),
+    ],
+    ids=["path", "pattern", "hqq", "torchao", "torchao-modules"],
+)
+def test_stored_formats_other_formats_by_module(quantization):
+    formats = formats_of(quantization)
+    assert formats.weights == "bf16"
+    assert base_format(formats.moe) == "int4_wo"
+
+
 def test_stored_formats_listed_modules_that_are_unknown_are_refused():
     layers = {"model.layers.0.novel.weight": {"quant_algo": "FP8"}}
     with pytest.raises(UsageError, match=r"model.layers.0.novel.weight, …\) are not known"):
@@ -247,7 +326,13 @@ def test_stored_formats_listed_modules_that_are_unknown_are_refused():
 
 @pytest.mark.parametrize(
     ("scheme", "cache"),
-    [({"num_bits": 8, "type": "float"}, "fp8"), ("FP8", "fp8"), (None, "bf16")],
+    [
+        ({"num_bits": 8, "type": "float"}, "fp8"),
+        ("FP8", "fp8"),
+        ("static", "fp8"),
+        ("none", "bf16"),
+        (None, "bf16"),
+    ],
 )
 def test_stored_formats_cache(scheme, cache):
     quantization = compressed_tensors(FP8, FP8, kv_cache_scheme=scheme)
