@@ -22,7 +22,8 @@ from spaces import complete_spaces
 from foretune.collect import local_device
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
+from foretune.search.pareto import ParetoSearcher
+from foretune.search.pareto_front import hypervolume, pareto_front
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.space import Configuration, SearchSpace
 

@@ -30,13 +30,9 @@ from foretune.datasets import read_runs
 from foretune.datasets.runs import with_specs
 from foretune.models import Predictor
 from foretune.registry import get_kernel
-from foretune.search.policies.decisions import Task
-from foretune.search.policies.policy import (
-    Policy,
-    PolicySearcher,
-    predicted_task,
-    predicted_tasks,
-)
+from foretune.search.policies.policy import Policy
+from foretune.search.policies.searcher import PolicySearcher
+from foretune.search.policies.tasks import Task, predicted_task, predicted_tasks
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
 from foretune.search.replay.replay import prior_from_source, replay, runs_on_other_devices

@@ -1,7 +1,8 @@
 """Collection: profile a kernel into a run table."""
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,8 @@ from foretune.support.progress import SILENT, Progress
 SHARED_FRACTION = 0.5
 """Share of a problem's configurations that earlier problems ran too. They are already compiled, and
 a configuration on several problems separates its effect from the problem's."""
+FEWEST_PROBLEMS = 5
+"""Problems that are measured although the time is over: a predictor cannot learn from fewer."""
 
 
 class RunSink(Protocol):
@@ -58,13 +61,17 @@ class CurrentRuns:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CollectSummary(Result):
-    """Counts of a collection: new and reused measurements, and the wall time."""
+    """Counts of a collection: new and reused measurements, and the wall time.
+
+    ``skipped`` is the number of planned measurements for which there was no time.
+    """
 
     rows: int
     ok: int
     failed: int
     reused: int
     seconds: float
+    skipped: int = 0
 
 
 def plan_configurations(
@@ -132,12 +139,15 @@ def collect_runs(
     runner: Runner,
     progress: Progress = SILENT,
     stage: str = "profiling",
+    max_seconds: float = math.inf,
 ) -> CollectSummary:
     """Measure the configurations of ``plan`` that ``log`` does not have yet.
 
     Each row is on disk before the next one is measured. After an interruption, a call with the
-    same plan and log resumes. ``stage`` names this stage in progress lines. Raises ForetuneError if
-    this kernel cannot be measured on this machine at all, OutputError if the log cannot be written.
+    same plan and log resumes. ``stage`` names this stage in progress lines. After ``max_seconds``
+    no further problem is begun, once there are `FEWEST_PROBLEMS` of them; a fleet's machines get
+    all work at once and measure all of it. Raises ForetuneError if this kernel cannot be measured
+    on this machine at all, OutputError if the log cannot be written.
     """
     progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))
     start = time.perf_counter()
@@ -155,7 +165,8 @@ def collect_runs(
 
     measured = 0
     ok = 0
-    for measurement in runner.run_many(kernel, missing):
+    in_time = _begun_in_time(missing, start + max_seconds)
+    for measurement in runner.run_many(kernel, in_time):
         runs.append(measurement)
         measured += 1
         if measurement.ok:
@@ -167,7 +178,21 @@ def collect_runs(
         failed=measured - ok,
         reused=reused,
         seconds=time.perf_counter() - start,
+        skipped=len(missing) - measured,
     )
+
+
+def _begun_in_time(
+    work: Sequence[tuple[Problem, Configuration]], end: float
+) -> Iterator[tuple[Problem, Configuration]]:
+    """Yield work until the clock shows ``end``; the last problem's is completed."""
+    begun: set[Problem] = set()
+    for problem, config in work:
+        if problem not in begun:
+            if time.perf_counter() > end and len(begun) >= FEWEST_PROBLEMS:
+                return
+            begun.add(problem)
+        yield problem, config
 
 
 def describe(measurement: Measurement) -> str:

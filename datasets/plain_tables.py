@@ -36,7 +36,7 @@ def run_columns(
     mapping = {}
     for column in given:
         is_of_problem = column in problem
-        if not is_of_problem and _is_used(column, sources.values()):
+        if not is_of_problem and is_used(column, sources.values()):
             continue
         group = "problem" if is_of_problem or not problem else "config"
         run_column = column if is_run_column(column) else f"{group}.{column}"
@@ -44,7 +44,7 @@ def run_columns(
     return {**mapping, **sources}
 
 
-def _is_used(column: str, sources: Iterable[str]) -> bool:
+def is_used(column: str, sources: Iterable[str]) -> bool:
     """Return whether a column is, or occurs as a word in, one of the sources."""
     word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)")
     return any(word.search(source) for source in sources)

@@ -48,6 +48,11 @@ MS_PER_UNIT = {
 TIME_WORDS = ("time", "latency", "runtime", "duration", "elapsed")
 """Words for the time of a run; a column is taken for it only if its name has one, and a unit."""
 
+AVERAGE_WORDS = {
+    *("t", "avg", "average", "mean", "median", "med", "p", "50", "kernel", "gpu", "exec"),
+}
+"""Words that may stand beside a unit in place of a word for time: ``median_us``."""
+
 OTHER_TIMES = (
     "compile",
     "compilation",
@@ -116,7 +121,8 @@ _TAIL = re.compile(r"(?i)(?:^|[\W_])p(?:[6-9]\d|100)(?:$|[\W_]|\d)")
 _WITH_UNIT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµμ]+)")
 
 
-def _words(name: str) -> set[str]:
+def words_of(name: str) -> set[str]:
+    """Return the words of a column's name in lower case: ``time`` and ``us`` of ``TimeUs``."""
     return {word.lower() for word in _WORD.findall(name)}
 
 
@@ -138,7 +144,7 @@ def unit_in_name(name: str) -> str | None:
     if not _is_unit(unit):
         return None
     in_brackets = _BRACKETS.search(name) is not None
-    names_a_time = any(word.endswith(TIME_WORDS) for word in _words(name))
+    names_a_time = any(word.endswith(TIME_WORDS) for word in words_of(name))
     if unit.lower() == "s" and not (in_brackets or names_a_time):
         return None
     # "TFLOP/s" and "per s" are rates.
@@ -156,23 +162,40 @@ def has_unit(cell: str) -> bool:
 
 def times_of_runs(columns: Iterable[str]) -> list[str]:
     """Return the columns whose names say that they hold the time of a run, and its unit."""
-    return [c for c in columns if _names_the_time_of_a_run(c) and unit_in_name(c) is not None]
+    return [c for c in columns if names_the_time_of_a_run(c) and unit_in_name(c) is not None]
 
 
 def times_with_units(table: pd.DataFrame) -> list[str]:
-    """Return the columns that hold the time of a run, with its unit in their name or cells."""
-    candidates = [column for column in table.columns if _names_the_time_of_a_run(column)]
-    return [
+    """Return the columns that hold the time of a run, with its unit in their name or cells.
+
+    If no name has a word for time, they are those that name only a unit: ``median_us``.
+    """
+    named = [column for column in table.columns if names_the_time_of_a_run(column)]
+    with_unit = [
         column
-        for column in candidates
+        for column in named
         if unit_in_name(column) is not None or _all_have_units(table[column])
     ]
+    return with_unit or [column for column in table.columns if _is_average(column)]
 
 
-def _names_the_time_of_a_run(column: str) -> bool:
-    words = _words(column)
+def names_the_time_of_a_run(column: str) -> bool:
+    """Whether a column's name has a word for time, and none for another time."""
+    return not words_of(column).isdisjoint(TIME_WORDS) and not is_other_time(column)
+
+
+def is_other_time(column: str) -> bool:
+    """Whether a column's name says that it holds another time than that of a run."""
+    words = words_of(column)
+    is_time = not words.isdisjoint(TIME_WORDS) or unit_in_name(column) is not None
     is_tail = _TAIL.search(column) is not None
-    return not words.isdisjoint(TIME_WORDS) and words.isdisjoint(OTHER_TIMES) and not is_tail
+    return is_time and (is_tail or not words.isdisjoint(OTHER_TIMES))
+
+
+def _is_average(column: str) -> bool:
+    """Whether a name says nothing but a unit and which average: ``ms``, ``median_us``."""
+    unit = unit_in_name(column)
+    return unit is not None and words_of(column) <= {unit.lower(), *AVERAGE_WORDS}
 
 
 def _all_have_units(values: "pd.Series[Any]") -> bool:

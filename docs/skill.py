@@ -10,7 +10,7 @@ import typer
 from foretune.cli.app import app
 
 FILE = Path(__file__).with_name("skill.md")
-COMMANDS = ("tune", "judge", "predict", "inspect", "mcp")
+COMMANDS = ("tune", "judge", "predict", "inspect", "gate", "mcp")
 WIDTH = 88
 INTRODUCTION = """# Skill: make a kernel faster with Foretune, and prove it
 
@@ -21,8 +21,8 @@ correct.
    returns the arguments of a call. Other seeds must give other values. List some sizes: `PROBLEMS
    = [{"rows": 100}, {"rows": 1000}]`.
 2. **Find the knobs.** Block sizes, numbers of threads, algorithms: make each a parameter with a
-   default. `foretune tune FILE.py:NAME --param block=8,16,32 --json` finds the fastest values. A
-   gain counts if `verdict` is `win`.
+   default. `foretune tune FILE.py:NAME --param block=8,16,32 --arg float64[4096,64] --json` finds
+   the fastest values; `--arg` describes each input. A gain counts if `verdict` is `win`.
 3. **Write a candidate** in `candidate.py`, with the same function's name. `foretune judge FOLDER
    --json --explain` says whether it is correct (`accepted`, else `refused` has the reason), how
    much faster (`speedup`, `speedup_interval`), and what limits it.

@@ -161,15 +161,15 @@ def launch_features(launches: Sequence[TileLaunch], device: Device) -> LaunchFea
     fits = ~(buffers > shared_bytes) & (x["sums"] < max_sums)
 
     tiled = TiledLaunch(
-        x["tiles"],
-        x["steps"],
-        x["flops"],
-        x["step_bytes"],
-        x["sums"],
-        x["warps"],
-        x["stages"],
-        x["moved_bytes"],
-        _dtypes(x),
+        blocks=x["tiles"],
+        steps=x["steps"],
+        flops=x["flops"],
+        step_bytes=x["step_bytes"],
+        sums=x["sums"],
+        warps=x["warps"],
+        stages=x["stages"],
+        moved_bytes=x["moved_bytes"],
+        dtype=_dtypes(x),
     )
     columns = {
         "shared": np.log2(buffers / min(shared_bytes, DEFAULT_SHARED_BYTES)),

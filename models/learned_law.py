@@ -44,7 +44,14 @@ class LearnedLaw:
 
     def refit(self, inputs: np.ndarray, log_ms: np.ndarray, problems: np.ndarray) -> PowerLaws:
         """Return a fit to other rows, which starts from the fit to all rows."""
-        return _fit(inputs, log_ms, problems, len(self.laws.coefficients), MAX_ROWS, self.laws)
+        return _fit(
+            inputs,
+            log_ms,
+            problems,
+            terms=len(self.laws.coefficients),
+            max_rows=MAX_ROWS,
+            first=self.laws,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for `from_json`."""
@@ -80,7 +87,7 @@ def learn_law(runs: pd.DataFrame, log_ms: np.ndarray, problems: np.ndarray) -> L
                 chosen = candidate
                 chosen_inputs = inputs
                 chosen_terms = terms
-    laws = _fit(chosen_inputs, log_ms, problems, chosen_terms, MAX_ROWS)
+    laws = _fit(chosen_inputs, log_ms, problems, terms=chosen_terms, max_rows=MAX_ROWS)
     return LearnedLaw(chosen, laws)
 
 
@@ -118,7 +125,9 @@ def _held_out_error(
     total_weight = 0.0
     for is_out in _holdouts(log_ms, problems):
         known = ~is_out
-        laws = _fit(inputs[known], log_ms[known], problems[known], terms, MAX_FOLD_ROWS)
+        laws = _fit(
+            inputs[known], log_ms[known], problems[known], terms=terms, max_rows=MAX_FOLD_ROWS
+        )
         errors = np.abs(laws.log_value(inputs[is_out]) - log_ms[is_out])
         total_error += float(weight[is_out] @ errors)
         total_weight += float(weight[is_out].sum())

@@ -60,7 +60,14 @@ class SmoothExpert:
         residuals = y[sampled] - mean
         process = fit_process(points, residuals, varying_gradual_count)
         posterior = Posterior(process, points, residuals)
-        return cls(order, gradual_count, octaves, scaling, mean, posterior)
+        return cls(
+            order=order,
+            gradual_count=gradual_count,
+            octaves=octaves,
+            scaling=scaling,
+            mean=mean,
+            posterior=posterior,
+        )
 
     def refit(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
         """Return an expert with the same hyperparameters for these rows (at most `MAX_ROWS`)."""

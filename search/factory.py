@@ -41,23 +41,23 @@ class GuidedSearcher(Searcher):
         self._other = other
         super().__init__(
             other.space,
-            other.objective,
-            other.seed,
-            other.prior,
-            other.problem,
-            other.device,
-            other.other_measurements,
+            objective=other.objective,
+            seed=other.seed,
+            prior=other.prior,
+            problem=other.problem,
+            device=other.device,
+            other_measurements=other.other_measurements,
         )
 
     def _prepare(self) -> None:
         self._guide = make_searcher(
             "surrogate",
             self.space,
-            self.objective,
-            self.seed,
-            self.prior,
-            self.problem,
-            self.device,
+            objective=self.objective,
+            seed=self.seed,
+            prior=self.prior,
+            problem=self.problem,
+            device=self.device,
         )
 
     def expected_regret(self) -> float:

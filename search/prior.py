@@ -50,7 +50,9 @@ def prior_from_predictor(
 ) -> Prior:
     """Return `prior_from_guide` of any model (`foretune.models.guides.guide.make_guide`)."""
     guide = make_guide(model, device)
-    return prior_from_guide(guide, problem, space, objective, indices, limits)
+    return prior_from_guide(
+        guide, problem, space, objective=objective, indices=indices, limits=limits
+    )
 
 
 def prior_from_guide(

@@ -114,7 +114,14 @@ def run_search(
     else:
         prior = _read_prior(predictor, problem, space, objective, device)
         make = partial(
-            make_searcher, searcher, space, objective, seed, prior, Problem(problem), device
+            make_searcher,
+            searcher,
+            space,
+            objective=objective,
+            seed=seed,
+            prior=prior,
+            problem=Problem(problem),
+            device=device,
         )
         any_sign = AnySignSearcher(make(), objective, make)
         if regret is not None or budget == "auto":

@@ -90,16 +90,19 @@ def _merge_alike(
     problems: Sequence[Problem], efficiency: npt.NDArray[np.float64]
 ) -> tuple[list[Problem], npt.NDArray[np.float64]]:
     """Drop the parameters that callers do not know; average problems that become equal."""
-    alike: dict[Problem, list[int]] = {}
-    for i, problem in enumerate(problems):
+    rows_of_problem: dict[Problem, list[int]] = {}
+    for row, problem in enumerate(problems):
         hidden = DECORATOR_TAGS if "specialized" in problem else ()
-        shown = Problem({n: v for n, v in problem.items() if n not in hidden})
-        alike.setdefault(shown, []).append(i)
-    sums = np.array([np.nansum(efficiency[rows], axis=0) for rows in alike.values()])
-    counts = np.array([np.isfinite(efficiency[rows]).sum(axis=0) for rows in alike.values()])
-    means = np.full(sums.shape, np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
-    return list(alike), means
+        known = Problem({name: value for name, value in problem.items() if name not in hidden})
+        rows_of_problem.setdefault(known, []).append(row)
+
+    # The mean of what was measured; NaN if nothing was.
+    merged = np.full((len(rows_of_problem), efficiency.shape[1]), np.nan)
+    for number, rows in enumerate(rows_of_problem.values()):
+        total = np.nansum(efficiency[rows], axis=0)
+        n_measured = np.isfinite(efficiency[rows]).sum(axis=0)
+        np.divide(total, n_measured, out=merged[number], where=n_measured > 0)
+    return list(rows_of_problem), merged
 
 
 def _single_value(runs: pd.DataFrame, column: str) -> str:
@@ -112,11 +115,12 @@ def _single_value(runs: pd.DataFrame, column: str) -> str:
 
 def _objective_values(runs: pd.DataFrame, objective: Objective) -> npt.NDArray[np.float64]:
     """Return the objective of each run: infinite if it failed, NaN if unknown."""
-    ok = (runs["status"].astype(object) == Status.OK.value).to_numpy()
+    ran = (runs["status"].astype(object) == Status.OK.value).to_numpy()
     time_ms = runs["time_ms"].to_numpy(dtype=float)
-    missing = np.full(len(runs), np.nan)
-    power_w = runs["power_w"].to_numpy(dtype=float) if "power_w" in runs else missing
-    return np.where(ok, objective.compute(time_ms, power_w), np.inf)
+    power_w = np.full(len(runs), np.nan)
+    if "power_w" in runs:
+        power_w = runs["power_w"].to_numpy(dtype=float)
+    return np.where(ran, objective.compute(time_ms, power_w), np.inf)
 
 
 def _group_numbers(

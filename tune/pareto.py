@@ -26,7 +26,8 @@ from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.result import Result
 from foretune.search.factory import searcher_name
-from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
+from foretune.search.pareto import ParetoSearcher
+from foretune.search.pareto_front import hypervolume, pareto_front
 from foretune.space import Configuration
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import REJECTED, Comparison, step_status
@@ -237,7 +238,13 @@ def _search(
         if (prior := job.prior(problem, space, guide, objective)) is not None
     ]
     search = ParetoSearcher(
-        space, constrained, job.seed, priors or None, problem, job.device, job.searcher
+        space,
+        objectives=constrained,
+        seed=job.seed,
+        priors=priors or None,
+        problem=problem,
+        device=job.device,
+        kind=job.searcher,
     )
     job.start_progress(problem, space)
     trace = known.copy()

@@ -178,12 +178,12 @@ def _make_searcher(
     searcher = make_searcher(
         job.searcher,
         space,
-        objective,
-        job.seed,
-        prior,
-        problem,
-        job.device,
-        other_measurements,
+        objective=objective,
+        seed=job.seed,
+        prior=prior,
+        problem=problem,
+        device=job.device,
+        other_measurements=other_measurements,
     )
     if job.stopping.regret is not None:
         require_regret_estimate(searcher, searcher_name(job.searcher))

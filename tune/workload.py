@@ -206,7 +206,7 @@ def _workload_problem(w: Calls, runner: Runner) -> WorkloadProblem:
         w.kernel.name,
         w.problem,
         w.kernel.space(w.problem),
-        w.calls,
-        work if work > 0 else 1.0,
-        default,
+        calls=w.calls,
+        work=work if work > 0 else 1.0,
+        default=default,
     )

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.wrapped.values import is_tensor
-from foretune.support.identity import identify, shape_of, strides_text
+from foretune.support.files_named import content_of_file_named
+from foretune.support.identity import identify, layout_text, shape_of
 from foretune.values import Value
 
 REST = "arguments"
@@ -22,6 +23,8 @@ MAX_TEXT = 100
 """Longer texts count by their hash."""
 MAX_INTEGER = 2**63
 """Larger integers do not fit into a run table: they count by their hash."""
+READS_LIKE_ANOTHER = ("None", "True", "False")
+"""Texts that a problem also has for other values."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +86,22 @@ def _tell(value: Any) -> _Told:
     kind = type(value)
     if value is None:
         return _Told({"": "None"})
-    if kind in (float, complex) or isinstance(value, np.inexact):
+    if kind is float:
         return _Told({})
-    if kind is bool or isinstance(value, np.bool_):
-        return _Told({"": bool(value)})
-    if kind is int or isinstance(value, np.integer):
-        fits = abs(int(value)) < MAX_INTEGER
-        return _Told({"": int(value)} if fits else {}, is_complete=fits)
+    if kind is bool:  # as a text, because `True` equals `1`
+        return _Told({"": str(value)})
+    if kind is int:
+        return _tell_integer(value)
     if kind is str:
-        return _Told({"": value}) if len(value) <= MAX_TEXT else _Told({}, is_complete=False)
+        is_short = len(value) <= MAX_TEXT
+        is_complete = (
+            is_short and value not in READS_LIKE_ANOTHER and not content_of_file_named(value)
+        )
+        return _Told({"": value} if is_short else {}, is_complete)
     if isinstance(value, enum.Enum):
         return _Told({"": str(value)}, is_complete=False)
+    if kind is complex or isinstance(value, np.number | np.bool_):
+        return _tell_typed_number(value)
     if isinstance(value, np.ndarray) or is_tensor(value):
         return _tell_array(value)
     if isinstance(value, list | tuple | dict | set | frozenset):
@@ -102,11 +110,30 @@ def _tell(value: Any) -> _Told:
     return _Told({"": kind.__name__, **sizes}, is_complete=False)
 
 
+def _tell_integer(value: int) -> _Told:
+    fits = abs(value) < MAX_INTEGER
+    return _Told({"": value} if fits else {}, is_complete=fits)
+
+
+def _tell_typed_number(value: Any) -> _Told:
+    """Tell a number of NumPy, or a complex one: its type decides that of the results."""
+    of_type: dict[str, Value] = {"_type": str(getattr(value, "dtype", "complex"))}
+    if isinstance(value, complex | np.inexact):
+        return _Told(of_type)
+    if isinstance(value, np.bool_):
+        return _Told({"": str(bool(value)), **of_type})
+    if isinstance(value, np.timedelta64):
+        return _Told(of_type, is_complete=False)
+    told = _tell_integer(int(value))
+    return _Told({**told.values, **of_type}, told.is_complete)
+
+
 def _tell_array(value: Any) -> _Told:
     dtype = str(value.dtype).removeprefix("torch.")
     sizes = {f"_{i}": int(size) for i, size in enumerate(value.shape)}
     # Usual arrays are told by their type and shape; others have a layout, a class or fields.
-    is_complete = _is_usual(value) and strides_text(value) == ""
+    # One without dimensions would read like a text.
+    is_complete = bool(sizes) and _is_usual(value) and layout_text(value) == ""
     return _Told({"": dtype, **sizes}, is_complete)
 
 

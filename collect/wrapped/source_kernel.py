@@ -165,12 +165,12 @@ class SourceKernel(WrappedKernel):
         options = options and tuple(sources.substitute(option, values) for option in options)
         return sources.Build(
             self.source,
-            f"{prefix}#line 1\n{text}",
-            {name: prefix + other for name, other in self.source.extra_files.items()},
-            options,
-            threads,
-            grid,
-            int(sources.evaluate_amount(self.source.shared_bytes, values)),
+            text=f"{prefix}#line 1\n{text}",
+            extra_files={name: prefix + other for name, other in self.source.extra_files.items()},
+            options=options,
+            threads=threads,
+            grid=grid,
+            shared_bytes=int(sources.evaluate_amount(self.source.shared_bytes, values)),
         )
 
     def reference(self, inputs: Inputs) -> CallResult | None:

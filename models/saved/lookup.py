@@ -28,7 +28,7 @@ from foretune.errors import (
 )
 from foretune.models.card import CARD
 from foretune.models.guides.guide import Guide, as_space_predictor, make_guide
-from foretune.models.guides.request import PredictorRequest
+from foretune.models.guides.request import AUTO, NONE, PredictorRequest
 from foretune.models.guides.user_guide import UserModel, mlflow_model, onnx_model
 from foretune.models.saved.pretrained import NotShipped, find_pretrained
 from foretune.registry import is_code_location, object_at
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 PredictorSource: TypeAlias = "SpacePredictor | Callable[..., Any] | Any | None"
 """A model (`foretune.models.guides.guide.make_guide`), or a name as text or path."""
-AUTO, NONE = "auto", "none"
 DEFAULT_URI = "sqlite:///mlflow.db"
 ARTIFACT = "predictor"  # name of the model of a run
 _MLFLOW_DEFAULTS = {

@@ -96,13 +96,14 @@ def load_pretrained(kernel: str, device: str | None = None) -> "Predictor":
 
     Raises NotShipped if there is none; for damaged ones see `find_pretrained`.
     """
-    from foretune.models.predictor import Predictor
-
     found = read_cards(kernel) if kernel.isidentifier() else ()
     cards = sorted(found, key=lambda card: card.device != device)
     if not cards:
         kernels = sorted({card.kernel for card in read_cards("*")})
         raise NotShipped(f"no predictor of {kernel} is shipped: choose from {', '.join(kernels)}")
+
+    from foretune.models.predictor import Predictor
+
     return Predictor.load(cards[0].folder(SHIPPED))
 
 

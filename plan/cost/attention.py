@@ -76,11 +76,27 @@ class _Step:
     def project(self, name: str, layers: int, width: float, inner: float) -> Operator:
         """Return the projection of all tokens from ``inner`` to ``width`` numbers."""
         weight_format = table_name(self.formats.weights)
-        return gemm(name, self.phase, layers, self.tokens, width, inner, weight_format)
+        return gemm(
+            name,
+            phase=self.phase,
+            count=layers,
+            m=self.tokens,
+            n=width,
+            k=inner,
+            kind=weight_format,
+        )
 
     def rope(self, layers: int, width: int) -> Operator:
         """Return the rotary embedding of queries and keys."""
-        return rowwise("elementwise", "rope", self.phase, layers, self.tokens, width, self.tp)
+        return rowwise(
+            "elementwise",
+            "rope",
+            phase=self.phase,
+            count=layers,
+            rows=self.tokens,
+            columns=width,
+            tp=self.tp,
+        )
 
     def indexer(self, index: Indexer) -> Iterator[Operator]:
         """Yield the selection of keys.
@@ -101,7 +117,9 @@ class _Step:
         yield self.project("index_query", layers, heads * index.head_dim, query_inputs)
         yield self.project("index_key", layers, key_width, model.hidden)
         for part in self.parts:
-            yield _scores(heads, index.head_dim, formats, layers, part)
+            yield _scores(
+                heads=heads, dim=index.head_dim, formats=formats, layers=layers, part=part
+            )
 
     def softmax(self) -> Iterator[Operator]:
         """Yield softmax attention, with or without a window."""
@@ -168,9 +186,21 @@ class _Step:
                 yield self._decompress(mla, part, heads)
                 yield attention
             else:
-                yield _latent_projection("mla_gen_pre", layers, part.tokens, heads, product_format)
+                yield _latent_projection(
+                    "mla_gen_pre",
+                    count=layers,
+                    tokens=part.tokens,
+                    heads=heads,
+                    kind=product_format,
+                )
                 yield attention
-                yield _latent_projection("mla_gen_post", layers, part.tokens, heads, product_format)
+                yield _latent_projection(
+                    "mla_gen_post",
+                    count=layers,
+                    tokens=part.tokens,
+                    heads=heads,
+                    kind=product_format,
+                )
         if model.gated_attention:
             yield self.project("gate", layers, heads * mla.v_head, model.hidden)
         yield self.project("attention_out", layers, model.hidden, heads * mla.v_head)
@@ -181,7 +211,15 @@ class _Step:
         width = heads * (mla.qk_nope + mla.v_head)
         weight_format = table_name(self.formats.weights)
         layers = self.model.softmax_layers
-        return gemm("decompress", "prefill", layers, rows, width, mla.kv_lora_rank, weight_format)
+        return gemm(
+            "decompress",
+            phase="prefill",
+            count=layers,
+            m=rows,
+            n=width,
+            k=mla.kv_lora_rank,
+            kind=weight_format,
+        )
 
     def linear(self, linear: LinearAttention) -> Iterator[Operator]:
         """Yield layers with a state: projections, a short convolution, and the state update."""
@@ -198,7 +236,15 @@ class _Step:
             gate = ceil(values / tp)
             yield self.project("linear_output_gate", layers, gate, linear.output_gate_rank)
         if linear.kind == "convolution":
-            yield rowwise("elementwise", "convolve", self.phase, layers, self.tokens, width, tp)
+            yield rowwise(
+                "elementwise",
+                "convolve",
+                phase=self.phase,
+                count=layers,
+                rows=self.tokens,
+                columns=width,
+                tp=tp,
+            )
         if linear.key_dim:  # a convolution alone has no state
             for part, op in product(self.parts, RECURRENT_OPS):
                 yield _recurrent(linear, tp, part, op)
@@ -213,7 +259,15 @@ class _Step:
         dim = model.head_dim
         layers = model.layers
         streams = shape.residual_streams * model.hidden
-        yield rowwise("elementwise", "mix", phase, MIX_PASSES * layers, tokens, streams, self.tp)
+        yield rowwise(
+            "elementwise",
+            "mix",
+            phase=phase,
+            count=MIX_PASSES * layers,
+            rows=tokens,
+            columns=streams,
+            tp=self.tp,
+        )
         yield self.project("latent", layers, shape.q_lora_rank + dim, model.hidden)
         yield self.project("query", layers, heads * dim, shape.q_lora_rank)
 
@@ -221,12 +275,25 @@ class _Step:
             index = model.index if ratio == shape.indexed_ratio else None
             width = shape.compressor_width(ratio, dim, index)
             if width:
-                yield gemm("compress", phase, count, tokens, width, model.hidden, "bf16")
+                yield gemm(
+                    "compress",
+                    phase=phase,
+                    count=count,
+                    m=tokens,
+                    n=width,
+                    k=model.hidden,
+                    kind="bf16",
+                )
             for part in self.parts:
                 if index:
                     yield self._compressed_index_query(shape, index, part, count)
                     yield _scores(
-                        index.heads, index.head_dim, Formats(kv="fp8"), count, part, ratio
+                        heads=index.heads,
+                        dim=index.head_dim,
+                        formats=Formats(kv="fp8"),
+                        layers=count,
+                        part=part,
+                        ratio=ratio,
                     )
                 yield _compressed_attention(
                     shape,
@@ -252,12 +319,12 @@ class _Step:
         weight_format = table_name(self.formats.weights)
         return gemm(
             "index_query",
-            self.phase,
-            layers,
-            part.tokens,
-            width,
-            shape.q_lora_rank,
-            weight_format,
+            phase=self.phase,
+            count=layers,
+            m=part.tokens,
+            n=width,
+            k=shape.q_lora_rank,
+            kind=weight_format,
         )
 
 
@@ -293,12 +360,26 @@ def _attention(
             **shape,
         )
         config = Configuration(format=formats.tables, kv_format=formats.kv)
-        return Operator("attention_decode", problem, count, "decode", config, "attention")
+        return Operator(
+            "attention_decode",
+            problem=problem,
+            count=count,
+            phase="decode",
+            config=config,
+            name="attention",
+        )
     problem = Problem(
         batch=part.batch, seq_len=part.new_tokens, prefix_len=part.context, heads=heads, **shape
     )
     config = Configuration(format=formats.attention, kv_format=formats.kv)
-    return Operator("attention_prefill", problem, count, "prefill", config, "attention")
+    return Operator(
+        "attention_prefill",
+        problem=problem,
+        count=count,
+        phase="prefill",
+        config=config,
+        name="attention",
+    )
 
 
 @lru_cache(CACHE_SIZE)
@@ -312,7 +393,14 @@ def _latent_attention(
         keys = min(seen_keys, top_k) if top_k else seen_keys
         # Several new tokens read the cache once, like additional heads.
         problem = Problem(batch=part.batch, kv_len=keys, heads=heads * part.new_tokens)
-        return Operator("mla_decode", problem, count, "decode", config, "attention")
+        return Operator(
+            "mla_decode",
+            problem=problem,
+            count=count,
+            phase="decode",
+            config=config,
+            name="attention",
+        )
 
     batch = float(part.batch)
     seq = part.new_tokens
@@ -323,14 +411,28 @@ def _latent_attention(
         batch = part.tokens / seq
         prefix = top_k - seq / 2
     problem = Problem(batch=batch, seq_len=seq, prefix_len=prefix, heads=heads)
-    return Operator("mla_prefill", problem, count, "prefill", config, "attention")
+    return Operator(
+        "mla_prefill",
+        problem=problem,
+        count=count,
+        phase="prefill",
+        config=config,
+        name="attention",
+    )
 
 
 @lru_cache(CACHE_SIZE)
 def _latent_projection(op: str, count: float, tokens: int, heads: int, kind: str) -> Operator:
     """Return a batched product per head, into or out of the latent space."""
     problem = Problem(tokens=tokens, heads=heads, op=op)
-    return Operator("mla_bmm", problem, count, "decode", Configuration(format=kind), op)
+    return Operator(
+        "mla_bmm",
+        problem=problem,
+        count=count,
+        phase="decode",
+        config=Configuration(format=kind),
+        name=op,
+    )
 
 
 @lru_cache(CACHE_SIZE)
@@ -343,7 +445,15 @@ def _scores(
     elif ratio > 1:
         keys = max((part.context + part.new_tokens) / ratio, 1.0)
         part = replace(part, context=keys - part.new_tokens)
-    full = _attention(part, SCORE_SHARE * layers, heads, 1, dim, 0, formats)
+    full = _attention(
+        part,
+        count=SCORE_SHARE * layers,
+        heads=heads,
+        kv_heads=1,
+        dim=dim,
+        window=0,
+        formats=formats,
+    )
     return replace(full, name="index_scores")
 
 
@@ -361,7 +471,14 @@ def _recurrent(linear: LinearAttention, tp: int, part: Part, op: str) -> Operato
         num_v_heads=ceil(linear.value_heads / tp),
         head_v_dim=linear.value_dim,
     )
-    return Operator(linear.kind, problem, linear.layers, part.phase, Configuration(), op)
+    return Operator(
+        linear.kind,
+        problem=problem,
+        count=linear.layers,
+        phase=part.phase,
+        config=Configuration(),
+        name=op,
+    )
 
 
 def _visible_keys(shape: CompressedAttention, ratio: int, top_k: int, seen: float) -> float:
@@ -385,7 +502,14 @@ def _compressed_attention(
         keys = _visible_keys(shape, ratio, top_k, part.context + part.new_tokens)
         problem = Problem(batch=part.batch, kv_len=keys, heads=heads * part.new_tokens)
         config = Configuration(format="bf16", kv_format=formats.kv)
-        return Operator("mla_decode", problem, count, "decode", config, "attention")
+        return Operator(
+            "mla_decode",
+            problem=problem,
+            count=count,
+            phase="decode",
+            config=config,
+            name="attention",
+        )
     keys = max(_visible_keys(shape, ratio, top_k, part.context + part.new_tokens / 2), 1.0)
     seq = min(2 * keys, part.new_tokens)
     problem = Problem(
@@ -398,4 +522,11 @@ def _compressed_attention(
         window=0,
     )
     config = Configuration(format=formats.attention, kv_format=formats.kv)
-    return Operator("attention_prefill", problem, count, "prefill", config, "attention")
+    return Operator(
+        "attention_prefill",
+        problem=problem,
+        count=count,
+        phase="prefill",
+        config=config,
+        name="attention",
+    )

@@ -57,13 +57,27 @@ def mixed_operators(
     tp = layout.tp
     mlp_format = table_name(formats.mlps(model))
     return [
-        rowwise("elementwise", "embedding", phase, 1, tokens, hidden, tp),
-        rowwise("norm", "rms_norm", phase, model.norms, tokens, hidden, tp),
+        rowwise(
+            "elementwise", "embedding", phase=phase, count=1, rows=tokens, columns=hidden, tp=tp
+        ),
+        rowwise(
+            "norm", "rms_norm", phase=phase, count=model.norms, rows=tokens, columns=hidden, tp=tp
+        ),
         *attention_operators(model, layout, formats, parts, phase),
         *dense_operators(model, tp, mlp_format, tokens, phase),
         *_experts(model, layout, formats, tokens, phase),
-        gemm("head", phase, 1, rows, ceil(model.vocab / tp), hidden, formats.tables),
-        *_communication(model, layout, formats, tokens, rows, phase),
+        gemm(
+            "head",
+            phase=phase,
+            count=1,
+            m=rows,
+            n=ceil(model.vocab / tp),
+            k=hidden,
+            kind=formats.tables,
+        ),
+        *_communication(
+            model, layout=layout, formats=formats, tokens=tokens, rows=rows, phase=phase
+        ),
     ]
 
 
@@ -86,12 +100,32 @@ def dense_operators(
             continue
         inner = ceil(width / tp)
         up = (matrices - 1) * inner
-        yield gemm(f"{name}_up", phase, layers, tokens, up, model.hidden, kind)
+        yield gemm(
+            f"{name}_up", phase=phase, count=layers, m=tokens, n=up, k=model.hidden, kind=kind
+        )
         if fused:
-            yield rowwise("elementwise", "silu_and_mul", phase, layers, tokens, inner, tp)
+            yield rowwise(
+                "elementwise",
+                "silu_and_mul",
+                phase=phase,
+                count=layers,
+                rows=tokens,
+                columns=inner,
+                tp=tp,
+            )
         else:
-            yield rowwise("elementwise", "activation", phase, layers, tokens, up, tp)
-        yield gemm(f"{name}_down", phase, layers, tokens, model.hidden, inner, kind)
+            yield rowwise(
+                "elementwise",
+                "activation",
+                phase=phase,
+                count=layers,
+                rows=tokens,
+                columns=up,
+                tp=tp,
+            )
+        yield gemm(
+            f"{name}_down", phase=phase, count=layers, m=tokens, n=model.hidden, k=inner, kind=kind
+        )
 
 
 def _experts(
@@ -100,11 +134,17 @@ def _experts(
     if not model.is_moe:
         return
     layers = model.moe_layers
-    yield gemm("router", phase, layers, tokens, model.experts, model.hidden, "bf16")
+    yield gemm(
+        "router", phase=phase, count=layers, m=tokens, n=model.experts, k=model.hidden, kind="bf16"
+    )
     if inner := model.expert_hidden:
         kind = table_name(formats.weights)
-        yield gemm("experts_in", phase, layers, tokens, inner, model.hidden, kind)
-        yield gemm("experts_out", phase, layers, tokens, model.hidden, inner, kind)
+        yield gemm(
+            "experts_in", phase=phase, count=layers, m=tokens, n=inner, k=model.hidden, kind=kind
+        )
+        yield gemm(
+            "experts_out", phase=phase, count=layers, m=tokens, n=model.hidden, k=inner, kind=kind
+        )
     shape = MoeShape(
         hidden=model.expert_hidden or model.hidden,
         intermediate=model.moe_intermediate,
@@ -158,9 +198,18 @@ def _communication(
     if not gathered:
         sums += model.moe_layers
     if tp > 1:
-        yield collective("all_reduce", "sum", phase, sums, message, tp)
-        yield collective("all_reduce", "embedding_sum", phase, 1, message, tp)
-        yield collective("all_gather", "logits", phase, 1, float(rows * model.vocab), tp)
+        yield collective("all_reduce", "sum", phase=phase, count=sums, elements=message, devices=tp)
+        yield collective(
+            "all_reduce", "embedding_sum", phase=phase, count=1, elements=message, devices=tp
+        )
+        yield collective(
+            "all_gather",
+            "logits",
+            phase=phase,
+            count=1,
+            elements=float(rows * model.vocab),
+            devices=tp,
+        )
     # Tokens go to their experts and back.
     if gathered:
         ranks = layout.tp * layout.dp
@@ -176,9 +225,20 @@ def _communication(
         # Tokens are quantized before sending: TensorRT-LLM's post-quant all-gather, DeepEP.
         dispatch_scale = ACTIVATION_BYTES[find_format(formats.moe).activations] / BF16_BYTES
         layers = model.moe_layers
-        yield collective(dispatch, "dispatch", phase, layers, dispatch_scale * sent, ranks)
-        yield collective(combine, "combine", phase, layers, sent, ranks)
+        yield collective(
+            dispatch,
+            "dispatch",
+            phase=phase,
+            count=layers,
+            elements=dispatch_scale * sent,
+            devices=ranks,
+        )
+        yield collective(
+            combine, "combine", phase=phase, count=layers, elements=sent, devices=ranks
+        )
 
     # Stages send their results on.
     if layout.pp > 1:
-        yield collective("send_recv", "stage", phase, layout.pp - 1, message, 2)
+        yield collective(
+            "send_recv", "stage", phase=phase, count=layout.pp - 1, elements=message, devices=2
+        )

@@ -62,32 +62,46 @@ class Part:
 
 @lru_cache(CACHE_SIZE)
 def gemm(
-    name: str, phase: Phase, count: float, m: float, n: float, k: float, kind: str
+    name: str, *, phase: Phase, count: float, m: float, n: float, k: float, kind: str
 ) -> Operator:
-    """Return a projection of ``m`` tokens from width ``k`` to ``n``."""
-    return Operator("gemm", Problem(M=m, N=n, K=k), count, phase, Configuration(format=kind), name)
+    """Return a projection of ``m`` tokens from width ``k`` to ``n``; ``kind``: weights' format."""
+    return Operator(
+        "gemm",
+        problem=Problem(M=m, N=n, K=k),
+        count=count,
+        phase=phase,
+        config=Configuration(format=kind),
+        name=name,
+    )
 
 
 @lru_cache(CACHE_SIZE)
 def rowwise(
-    kernel: str, name: str, phase: Phase, count: float, rows: float, columns: float, tp: int
+    kernel: str, name: str, *, phase: Phase, count: float, rows: float, columns: float, tp: int
 ) -> Operator:
     """Return a norm or elementwise operation on ``rows`` tokens."""
     return Operator(
         kernel,
-        Problem(rows=rows, columns=columns, op=name),
-        count,
-        phase,
-        Configuration(format="bf16", tp=tp),
-        name,
+        problem=Problem(rows=rows, columns=columns, op=name),
+        count=count,
+        phase=phase,
+        config=Configuration(format="bf16", tp=tp),
+        name=name,
     )
 
 
 @lru_cache(CACHE_SIZE)
 def collective(
-    kernel: str, name: str, phase: Phase, count: float, elements: float, devices: int
+    kernel: str, name: str, *, phase: Phase, count: float, elements: float, devices: int
 ) -> Operator:
     """Return an exchange of activations; only all-reduces were measured in bf16."""
     kind = "bf16" if kernel == "all_reduce" else "fp16"
     problem = Problem(message_bytes=BF16_BYTES * elements, devices=devices)
-    return Operator(kernel, problem, count, phase, Configuration(format=kind), name)
+    return Operator(
+        kernel,
+        problem=problem,
+        count=count,
+        phase=phase,
+        config=Configuration(format=kind),
+        name=name,
+    )

@@ -114,7 +114,13 @@ def short_convolutions(text: Fields, name: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if layers:
         fields["linear"] = LinearAttention(
-            layers, heads, 0, heads, CHANNELS, _integer(text, "conv_L_cache"), kind="convolution"
+            layers=layers,
+            key_heads=heads,
+            key_dim=0,
+            value_heads=heads,
+            value_dim=CHANNELS,
+            convolution=_integer(text, "conv_L_cache"),
+            kind="convolution",
         )
     if text.get("model_type") == "lfm2":
         width = int(text.get("block_ff_dim") or text["intermediate_size"])
@@ -201,13 +207,13 @@ def kimi_delta(text: Fields, name: str) -> dict[str, Any]:
     heads, dim = linear["num_heads"], linear["head_dim"]
     return {
         "linear": LinearAttention(
-            len(linear["kda_layers"]),
-            heads,
-            dim,
-            heads,
-            dim,
-            linear["short_conv_kernel_size"],
-            "kda",
+            layers=len(linear["kda_layers"]),
+            key_heads=heads,
+            key_dim=dim,
+            value_heads=heads,
+            value_dim=dim,
+            convolution=linear["short_conv_kernel_size"],
+            kind="kda",
             gate_rank=dim,
             output_gate_rank=0 if linear.get("use_full_rank_gate") else dim,
         ),
@@ -240,12 +246,12 @@ def deepseek_v4(text: Fields, name: str) -> dict[str, Any]:
         raise UsageError(f"{name}: compression of {max(ratios)} tokens cannot be planned yet")
     fields: dict[str, Any] = {
         "compressed": CompressedAttention(
-            text["q_lora_rank"],
-            text["o_groups"],
-            text["o_lora_rank"],
-            text["sliding_window"],
-            tuple((ratio, ratios.count(ratio)) for ratio in sorted(set(ratios))),
-            text["hc_mult"],
+            q_lora_rank=text["q_lora_rank"],
+            o_groups=text["o_groups"],
+            o_lora_rank=text["o_lora_rank"],
+            window=text["sliding_window"],
+            ratios=tuple((ratio, ratios.count(ratio)) for ratio in sorted(set(ratios))),
+            residual_streams=text["hc_mult"],
         ),
         "index": Indexer(
             text["index_n_heads"],

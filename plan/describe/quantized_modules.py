@@ -329,7 +329,9 @@ def model_modules(model: ModelDescription, family: str = "") -> list[Module]:
     for width, layers in model.dense_widths:
         if layers and width:
             size = model.hidden * width
-            modules += _mlp_modules("mlp", MLPS, size, model.mlp_matrices, dense, layers)
+            modules += _mlp_modules(
+                "mlp", MLPS, size=size, matrices=model.mlp_matrices, layers=dense, count=layers
+            )
     if model.moe_layers:
         hidden = model.expert_hidden or model.hidden
         shared_size = model.hidden * model.shared_width
@@ -338,10 +340,20 @@ def model_modules(model: ModelDescription, family: str = "") -> list[Module]:
         count = model.moe_layers
         if shared_size:
             modules += _mlp_modules(
-                "shared", containers["shared"], shared_size, matrices, sparse, count
+                "shared",
+                containers["shared"],
+                size=shared_size,
+                matrices=matrices,
+                layers=sparse,
+                count=count,
             )
         modules += _mlp_modules(
-            "experts", containers["experts"], expert_size, matrices, sparse, count
+            "experts",
+            containers["experts"],
+            size=expert_size,
+            matrices=matrices,
+            layers=sparse,
+            count=count,
         )
     return modules
 

@@ -5,7 +5,7 @@ import pandas as pd
 
 from foretune.plan.serve.explanation import describe_candidate
 from foretune.plan.serve.planner import Plan
-from foretune.search.pareto import pareto_front
+from foretune.search.pareto_front import pareto_front
 from foretune.tune.report import chart
 from foretune.tune.report.figures import MAX_POINTS
 from foretune.tune.report.page import number

@@ -9,7 +9,7 @@ from foretune.plan.serve.arrivals import MIN_GOODPUT_SHARE, at_rate, fewest_repl
 from foretune.plan.serve.deployments.probability import MIN_PROBABILITY, probability_within
 from foretune.plan.serve.request import PlanRequest
 from foretune.plan.serve.requirements import Goal, Requirements
-from foretune.search.pareto import pareto_front
+from foretune.search.pareto_front import pareto_front
 
 
 def rank(predicted: pd.DataFrame, request: PlanRequest, corrected: bool) -> pd.DataFrame:

@@ -33,7 +33,12 @@ class Exchange:
     def operator(self) -> Operator:
         """Return the collective as an operator."""
         return collective(
-            self.kernel, self.kernel, "prefill", self.count, self.bytes / BF16_BYTES, self.ranks
+            self.kernel,
+            self.kernel,
+            phase="prefill",
+            count=self.count,
+            elements=self.bytes / BF16_BYTES,
+            devices=self.ranks,
         )
 
     def network_ms(self, system: System) -> float:

@@ -260,7 +260,9 @@ def _layouts(
                     continue
                 for ep in divisors(tp * ranks, max(model.experts, 1)):
                     for chunks in _chunks(model, pp):
-                        yield TrainingLayout(tp, pp, ranks // cp, cp, ep, chunks)
+                        yield TrainingLayout(
+                            tp=tp, pp=pp, dp=ranks // cp, cp=cp, ep=ep, chunks=chunks
+                        )
 
 
 def _chunks(model: ModelDescription, pp: int) -> list[int]:

@@ -66,7 +66,15 @@ def micro_batch_operators(
     residual_tokens = recipe.residual_tokens(task)
     attention = list(_attention(model, recipe, task))
     norms = [
-        rowwise(kernel, name, "prefill", count, residual_tokens, model.hidden, layout.tp)
+        rowwise(
+            kernel,
+            name,
+            phase="prefill",
+            count=count,
+            rows=residual_tokens,
+            columns=model.hidden,
+            tp=layout.tp,
+        )
         for kernel, name, count in (
             ("norm", "norm", 2 * model.layers + 1),
             ("elementwise", "add", 2 * model.layers),
@@ -79,9 +87,19 @@ def micro_batch_operators(
         forward += _casts(forward, layout.tp)
     recomputed_names = SELECTIVE_RECOMPUTE[task.attention]
     tp, width = layout.tp, ceil(model.vocab / layout.tp)
-    table = rowwise("elementwise", "embedding", "prefill", 1, residual_tokens, model.hidden, tp)
-    head = gemm("head", "prefill", 1, tokens, width, model.hidden, "bf16")
-    loss = rowwise("elementwise", "loss", "prefill", LOSS_PASSES, tokens, width, tp)
+    table = rowwise(
+        "elementwise",
+        "embedding",
+        phase="prefill",
+        count=1,
+        rows=residual_tokens,
+        columns=model.hidden,
+        tp=tp,
+    )
+    head = gemm("head", phase="prefill", count=1, m=tokens, n=width, k=model.hidden, kind="bf16")
+    loss = rowwise(
+        "elementwise", "loss", phase="prefill", count=LOSS_PASSES, rows=tokens, columns=width, tp=tp
+    )
     return MicroBatch(
         forward=forward,
         backward=list(_backward(forward)),
@@ -117,9 +135,17 @@ def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
     sizes = {name: float(value) for name, value in op.problem.items()}
     rows = sizes["batch"] * sizes["heads"] * sizes["seq_len"]
     keys, dim = sizes["seq_len"], sizes["head_dim"]
-    yield gemm("scores", "prefill", op.count, rows, keys, dim, "bf16")
-    yield rowwise("elementwise", "softmax", "prefill", SCORE_PASSES * op.count, rows, keys, tp)
-    yield gemm("weighted", "prefill", op.count, rows, dim, keys, "bf16")
+    yield gemm("scores", phase="prefill", count=op.count, m=rows, n=keys, k=dim, kind="bf16")
+    yield rowwise(
+        "elementwise",
+        "softmax",
+        phase="prefill",
+        count=SCORE_PASSES * op.count,
+        rows=rows,
+        columns=keys,
+        tp=tp,
+    )
+    yield gemm("weighted", phase="prefill", count=op.count, m=rows, n=dim, k=keys, kind="bf16")
 
 
 def _experts(
@@ -130,7 +156,13 @@ def _experts(
         return
     layout, rank_tokens = recipe.layout, tokens / recipe.layout.tp
     yield gemm(
-        "router", "prefill", model.moe_layers, rank_tokens, model.experts, model.hidden, "bf16"
+        "router",
+        phase="prefill",
+        count=model.moe_layers,
+        m=rank_tokens,
+        n=model.experts,
+        k=model.hidden,
+        kind="bf16",
     )
     groups = _expert_groups(model, layout.ep, rank_tokens)
     ep, tokens = layout.ep // groups, rank_tokens * layout.ep / groups
@@ -144,7 +176,14 @@ def _experts(
         distribution=BALANCED_ROUTING,
     )
     config = Configuration(format=table_name(task.formats.moe), tp=1, ep=ep)
-    yield Operator("moe", problem, repeats * model.moe_layers, "prefill", config, "experts")
+    yield Operator(
+        "moe",
+        problem=problem,
+        count=repeats * model.moe_layers,
+        phase="prefill",
+        config=config,
+        name="experts",
+    )
 
 
 def _expert_groups(model: ModelDescription, ep: int, rank_tokens: float) -> int:
@@ -164,7 +203,15 @@ def _expert_groups(model: ModelDescription, ep: int, rank_tokens: float) -> int:
 def _casts(forward: Iterable[Operator], tp: int) -> list[Operator]:
     """Return the casts of fp8 products' inputs; weights are cast once per step."""
     return [
-        rowwise("elementwise", "cast", "prefill", op.count, op.problem["M"], op.problem["K"], tp)
+        rowwise(
+            "elementwise",
+            "cast",
+            phase="prefill",
+            count=op.count,
+            rows=op.problem["M"],
+            columns=op.problem["K"],
+            tp=tp,
+        )
         for op in forward
         if op.kernel == "gemm" and op.config["format"] == "fp8"
     ]
@@ -177,10 +224,16 @@ def _gemm_backward(op: Operator) -> tuple[Operator, ...]:
     n = op.problem["N"]
     k = op.problem["K"]
     weight_format = str(op.config["format"])
-    inputs = gemm(f"{op.name}_input", op.phase, op.count, m, k, n, weight_format)
-    weights = gemm(f"{op.name}_weight", op.phase, op.count, n, k, m, weight_format)
+    inputs = gemm(
+        f"{op.name}_input", phase=op.phase, count=op.count, m=m, n=k, k=n, kind=weight_format
+    )
+    weights = gemm(
+        f"{op.name}_weight", phase=op.phase, count=op.count, m=n, n=k, k=m, kind=weight_format
+    )
     passes = ACCUMULATE_PASSES * op.count
-    added = rowwise("elementwise", "accumulate", op.phase, passes, n, k, 1)
+    added = rowwise(
+        "elementwise", "accumulate", phase=op.phase, count=passes, rows=n, columns=k, tp=1
+    )
     if op.name in SELECTIVE_RECOMPUTE["unfused"]:  # both factors are activations
         return inputs, weights
     return inputs, weights, added

@@ -113,7 +113,15 @@ def plan_training(
         raise UsageError(f"cannot offload {offload:g} GiB to host memory: give 0 or more")
 
     def memories(offload: bool = False, host_gib: float = np.inf) -> dict[Recipe, TrainingMemory]:
-        recipes = possible_recipes(model, task, system, gpus, offload, host_gib, zero_bubble)
+        recipes = possible_recipes(
+            model,
+            task,
+            system=system,
+            gpus=gpus,
+            offload=offload,
+            host_gib=host_gib,
+            zero_bubble=zero_bubble,
+        )
         return {recipe: training_memory(model, recipe, task) for recipe in recipes}
 
     considered = memories() | (memories(True, offload) if offload else {})
@@ -126,7 +134,9 @@ def plan_training(
     if not fitting:
         raise UsageError(_too_large_message(model, system, gpus, task, considered))
     timer = timers(system, BACKEND)
-    steps = predict_steps(model, system, fitting, task, timer, calibration)
+    steps = predict_steps(
+        model, system, recipes=fitting, task=task, timer=timer, calibration=calibration
+    )
     rows = pd.DataFrame([_candidate_row(model, recipe, considered[recipe]) for recipe in fitting])
     table = rows.join(steps).sort_values("step_ms", ignore_index=True, kind="stable")
     price = np.nan if system.price_per_hour is None else system.price_per_hour
@@ -161,7 +171,8 @@ def _indivisible_message(
     batch = next(
         batch
         for batch in nearby
-        if batch > 0 and possible_recipes(model, replace(task, batch=batch), system, gpus)
+        if batch > 0
+        and possible_recipes(model, replace(task, batch=batch), system=system, gpus=gpus)
     )
     return f"a batch of {task.batch} cannot be divided over {gpus} GPUs: try --batch {batch}"
 
@@ -179,7 +190,7 @@ def _too_large_message(
         f"({system.memory_gib:.0f} GiB each): a GPU needs at least {min_gib:.0f} GiB"
     )
     for factor in GPU_MULTIPLES:
-        recipes = possible_recipes(model, task, system, factor * gpus, offload=True)
+        recipes = possible_recipes(model, task, system=system, gpus=factor * gpus, offload=True)
         if _fitting({recipe: training_memory(model, recipe, task) for recipe in recipes}, system):
             return f"{text}; it fits on {factor * gpus} GPUs"
     return f"{text}; use GPUs with more memory"

@@ -15,7 +15,8 @@ from optuna.trial import FrozenTrial, TrialState
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.models.gaussian_process import Posterior
-from foretune.models.saved.lookup import NONE, PredictorSource
+from foretune.models.guides.request import NONE
+from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import Objective
 from foretune.search.blas_threads import one_blas_thread
 from foretune.search.design import farthest

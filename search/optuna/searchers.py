@@ -17,7 +17,8 @@ from foretune.space import ABSENT, Configuration
 from foretune.support.lazy import require
 from foretune.values import Value
 
-MAX_RETRIES = 20  # invalid or repeated proposals before the nearest free configuration is taken
+MAX_RETRIES = 20
+"""Invalid or repeated proposals before the nearest free configuration is taken."""
 NEAREST_SAMPLE = 8000
 """Random configurations from which the nearest is taken in spaces too large to enumerate."""
 
@@ -40,7 +41,9 @@ class OptunaSearcher(Searcher):
 
     def _prepare(self) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._distributions = {n: self._distribution(v) for n, v in self.space.parameters.items()}
+        self._distributions = {
+            name: self._distribution(values) for name, values in self.space.parameters.items()
+        }
         with warnings.catch_warnings(action="ignore"):  # experimental features
             self._study = optuna.create_study(sampler=self._make_sampler())
         self._pending_trials: dict[int, Trial] = {}
@@ -53,8 +56,9 @@ class OptunaSearcher(Searcher):
 
     def _distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return Optuna's distribution of a parameter: a range of positions, or choices."""
-        words = any(isinstance(v, str) for v in values)
-        return CategoricalDistribution(values) if words else _positions(values)
+        if any(isinstance(value, str) for value in values):
+            return CategoricalDistribution(values)
+        return _positions(values)
 
     def _propose(self, n: int) -> list[int]:
         numbers: list[int] = []
@@ -73,27 +77,35 @@ class OptunaSearcher(Searcher):
             if number is not None and number not in taken:
                 self._pending_trials[number] = trial
                 return number
-            value = math.inf if number is None else self.observed.get(number, math.nan)
-            self._tell_trial(trial, value)
+            if number is None:
+                self._tell_trial(trial, math.inf)
+            else:
+                self._tell_trial(trial, self.observed.get(number, math.nan))
         return self._nearest(config, taken)
 
     def _nearest(self, config: Configuration, taken: set[int]) -> int:
         """Return the free configuration nearest to ``config``, scaled by the parameters' ranges."""
-        among = np.arange(0 if self.space.is_too_large_to_enumerate else len(self.space))
         if self.space.is_too_large_to_enumerate:
-            among = np.setdiff1d(self.space.sample_indices(NEAREST_SAMPLE, self.rng), [*taken])
-        codes, distance = self.space.codes_of(among), np.zeros(len(among))
-        for i, (name, values) in enumerate(self.space.parameters.items()):
-            steps = np.abs(codes[:, i].astype(float) - values.index(config[name]))
+            candidates = self.space.sample_indices(NEAREST_SAMPLE, self.rng)
+        else:
+            candidates = np.arange(len(self.space))
+        free = np.setdiff1d(candidates, list(taken))
+
+        codes = self.space.codes_of(free).astype(float)
+        distance = np.zeros(len(free))
+        for column, (name, values) in enumerate(self.space.parameters.items()):
+            steps = np.abs(codes[:, column] - values.index(config[name]))
             distance += steps / max(len(values) - 1, 1)
-        distance[np.isin(among, [*taken])] = np.inf
-        return int(self.rng.choice(among[distance == distance.min()]))
+        nearest = free[distance == distance.min()]
+        return int(self.rng.choice(nearest))
 
     def _learn(self, new_values: dict[int, float]) -> None:
         for number, value in new_values.items():
-            if (trial := self._pending_trials.pop(number, None)) is not None:
+            trial = self._pending_trials.pop(number, None)
+            if trial is not None:
                 self._tell_trial(trial, value)
             elif not math.isnan(value):
+                # It was measured without being proposed.
                 params = self._encoded(self.space[number])
                 self._study.add_trial(
                     create_trial(params=params, distributions=self._distributions, value=value)
@@ -107,14 +119,20 @@ class OptunaSearcher(Searcher):
             self._study.tell(trial, value)
 
     def _decoded(self, params: Mapping[str, Any]) -> Configuration:
-        number = {n: int(d.to_internal_repr(params[n])) for n, d in self._distributions.items()}
-        return Configuration({n: v[number[n]] for n, v in self.space.parameters.items()})
+        """Return the configuration of a trial's parameters."""
+        config = {}
+        for name, distribution in self._distributions.items():
+            position = int(distribution.to_internal_repr(params[name]))
+            config[name] = self.space.parameters[name][position]
+        return Configuration(config)
 
     def _encoded(self, config: Configuration) -> dict[str, Value]:
-        return {
-            name: self._distributions[name].to_external_repr(values.index(config.get(name, ABSENT)))
-            for name, values in self.space.parameters.items()
-        }
+        """Return a configuration as a trial's parameters."""
+        params = {}
+        for name, distribution in self._distributions.items():
+            position = self.space.parameters[name].index(config.get(name, ABSENT))
+            params[name] = distribution.to_external_repr(position)
+        return params
 
 
 class TPESearcher(OptunaSearcher):

@@ -44,31 +44,34 @@ class Agent:
         self, decisions: Decisions, tasks: np.ndarray, chosen: np.ndarray
     ) -> torch.Tensor:
         """Return the log probability of every next choice; -inf for illegal ones."""
-        seen, legal = decisions.observe(tasks, chosen), decisions.legal(tasks, chosen)
-        scores = self.network(torch.from_numpy(seen))
-        return torch.log_softmax(scores.masked_fill(~torch.from_numpy(legal), -torch.inf), dim=1)
+        scores = self.network(torch.from_numpy(decisions.observe(tasks, chosen)))
+        is_legal = torch.from_numpy(decisions.legal(tasks, chosen))
+        return torch.log_softmax(scores.masked_fill(~is_legal, -torch.inf), dim=1)
 
     def log_likelihood(
         self, decisions: Decisions, tasks: np.ndarray, chosen: np.ndarray
     ) -> torch.Tensor:
         """Return the differentiable log probability of complete episodes."""
-        total, rows = torch.zeros(len(tasks)), np.arange(len(tasks))
+        total = torch.zeros(len(tasks))
+        rows = np.arange(len(tasks))
         for step in range(decisions.steps):
-            scores = self.log_probabilities(decisions, tasks, chosen[:, :step])
-            total = total + scores[rows, chosen[:, step]]
+            log_p = self.log_probabilities(decisions, tasks, chosen[:, :step])
+            total = total + log_p[rows, chosen[:, step]]
         return total
 
     def sample_episodes(
         self, decisions: Decisions, tasks: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, torch.Tensor]:
         """Sample an episode of each of ``tasks``; return its choices and their log probability."""
-        chosen, total = np.zeros((len(tasks), 0), dtype=np.int64), torch.zeros(len(tasks))
+        chosen = np.zeros((len(tasks), 0), dtype=np.int64)
+        total = torch.zeros(len(tasks))
         rows = np.arange(len(tasks))
         for _ in range(decisions.steps):
-            scores = self.log_probabilities(decisions, tasks, chosen)
+            log_p = self.log_probabilities(decisions, tasks, chosen)
             # The largest of log p + Gumbel noise is a draw from p.
-            drawn = (scores.detach().numpy() + rng.gumbel(size=scores.shape)).argmax(axis=1)
-            total = total + scores[rows, drawn]
+            noise = rng.gumbel(size=log_p.shape)
+            drawn = (log_p.detach().numpy() + noise).argmax(axis=1)
+            total = total + log_p[rows, drawn]
             chosen = np.column_stack([chosen, drawn])
         return chosen, total
 
@@ -79,16 +82,18 @@ class Agent:
 
         The beam search is exact while at most ``width`` prefixes are legal.
         """
-        chosen, total = np.zeros((1, 0), dtype=np.int64), np.zeros(1)
+        chosen = np.zeros((1, 0), dtype=np.int64)
+        total = np.zeros(1)
         with torch.no_grad(), one_torch_thread():
             for _ in range(decisions.steps):
                 tasks = np.full(len(chosen), task)
                 log_p = self.log_probabilities(decisions, tasks, chosen).double().numpy()
+                # Every prefix with every legal choice; the likeliest stay.
                 parents, choices = np.nonzero(np.isfinite(log_p))
-                grown = total[parents] + log_p[parents, choices]
-                best = np.argsort(-grown, kind="stable")[:width]
+                extended = total[parents] + log_p[parents, choices]
+                best = np.argsort(-extended, kind="stable")[:width]
                 chosen = np.column_stack([chosen[parents[best]], choices[best]])
-                total = grown[best]
+                total = extended[best]
         return chosen, total
 
 
@@ -123,20 +128,27 @@ def reinforce(
     agent: Agent, decisions: Decisions, schedule: TrainingSchedule, seed: int = 0
 ) -> None:
     """Train ``agent`` in place."""
+    if decisions.steps == 0:
+        return
     rng = np.random.default_rng(seed)
     parameters = list(agent.network.parameters())
     adam = torch.optim.Adam(parameters, lr=schedule.rate)
     with one_torch_thread():
-        for update in range(schedule.updates if decisions.steps else 0):
-            done = update / max(1, schedule.updates - 1)
-            adam.param_groups[0]["lr"] = schedule.rate * 0.1**done
-            temperature = schedule.hot * (schedule.cold / schedule.hot) ** done
-            some = rng.permutation(decisions.tasks)[: schedule.tasks]
-            tasks = np.repeat(some, max(2, schedule.episodes // len(some)))
+        for update in range(schedule.updates):
+            progress = update / max(1, schedule.updates - 1)
+            adam.param_groups[0]["lr"] = schedule.rate * 0.1**progress
+            temperature = schedule.hot * (schedule.cold / schedule.hot) ** progress
+
+            # Several episodes of each of some tasks.
+            drawn_tasks = rng.permutation(decisions.tasks)[: schedule.tasks]
+            n_episodes = max(2, schedule.episodes // len(drawn_tasks))
+            tasks = np.repeat(drawn_tasks, n_episodes)
             chosen, log_p = agent.sample_episodes(decisions, tasks, rng)
-            soft = decisions.reward(tasks, chosen) - temperature * log_p.detach().numpy()
-            advantage = standardized(soft.reshape(len(some), -1)).ravel()
-            loss = -(torch.from_numpy(advantage) * log_p).mean()
+
+            # The reward with the bonus of entropy, standardized per task.
+            returns = decisions.reward(tasks, chosen) - temperature * log_p.detach().numpy()
+            advantages = standardized(returns.reshape(len(drawn_tasks), n_episodes)).ravel()
+            loss = -(torch.from_numpy(advantages) * log_p).mean()
             adam.zero_grad()
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)

@@ -17,13 +17,9 @@ from typing import Any
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.search.policies.decisions import (
-    FAILURE_REWARD,
-    MAX_OBSERVATION,
-    ConfigurationDecisions,
-    Decisions,
-    Task,
-)
+from foretune.search.policies.decisions import FAILURE_REWARD, ConfigurationDecisions, Decisions
+from foretune.search.policies.encoding import MAX_OBSERVATION
+from foretune.search.policies.tasks import Task
 from foretune.space import Configuration
 from foretune.support.lazy import require
 
@@ -46,12 +42,13 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, decisions: Decisions, render_mode: str | None = None) -> None:
-        self.decisions = decisions
-        self.render_mode = render_mode
         if decisions.steps == 0:
             raise UsageError("there is nothing to decide: the space has no parameters")
-        bound, shape = MAX_OBSERVATION, (decisions.width,)
-        self.observation_space = spaces.Box(-bound, bound, shape, np.float32)
+        self.decisions = decisions
+        self.render_mode = render_mode
+        self.observation_space = spaces.Box(
+            -MAX_OBSERVATION, MAX_OBSERVATION, (decisions.width,), np.float32
+        )
         self.action_space = spaces.Discrete(decisions.choices)
         self._task = np.zeros(1, dtype=np.int64)
         self.chosen = np.zeros(0, dtype=np.int64)
@@ -63,19 +60,23 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
         """Start an episode of a random task, or of ``options["task"]``."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(self.decisions.tasks))
-        self._task[0], self.chosen = (options or {}).get("task", drawn), self.chosen[:0]
-        return self._seen()
+        self._task[0] = (options or {}).get("task", drawn)
+        self.chosen = self.chosen[:0]
+        return self._observe()
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, Info]:
         """Make a choice."""
-        reward, ended = FAILURE_REWARD, True
         if self.action_masks()[action]:
             self.chosen = np.append(self.chosen, action)
-            ended = len(self.chosen) == self.decisions.length(int(self._task[0]))
-            found = self.decisions.reward(self._task, self.chosen[None, :]) if ended else [0.0]
-            reward = float(found[0])
-        seen, info = self._seen()
-        return seen, reward, ended, False, info
+            has_ended = len(self.chosen) == self.decisions.length(int(self._task[0]))
+            reward = 0.0
+            if has_ended:
+                reward = float(self.decisions.reward(self._task, self.chosen[None, :])[0])
+        else:
+            has_ended = True
+            reward = FAILURE_REWARD
+        observation, info = self._observe()
+        return observation, reward, has_ended, False, info
 
     def action_masks(self) -> np.ndarray:
         """Return a mask of legal choices, for MaskablePPO; none after the last."""
@@ -83,9 +84,10 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
             return np.zeros(self.decisions.choices, dtype=bool)
         return self.decisions.legal(self._task, self.chosen[None, :])[0]
 
-    def _seen(self) -> tuple[np.ndarray, Info]:
-        info = {"action_mask": self.action_masks().astype(np.int8), "task": int(self._task[0])}
-        return self.decisions.observe(self._task, self.chosen[None, :])[0], info
+    def _observe(self) -> tuple[np.ndarray, Info]:
+        observation = self.decisions.observe(self._task, self.chosen[None, :])[0]
+        mask = self.action_masks().astype(np.int8)
+        return observation, {"action_mask": mask, "task": int(self._task[0])}
 
 
 class ConfigureEnv(DecisionEnv):

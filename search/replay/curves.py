@@ -1,9 +1,11 @@
 """Plots of the best-so-far curves of replays."""
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,12 +13,23 @@ from foretune.errors import UsageError
 from foretune.search.replay.replay import ReplayResult
 from foretune.support.files import atomic_write
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 FORMATS = (".svg", ".png")
-MAX_COLUMNS = 4  # maximum number of spaces side by side
-MAX_BANDS = 4  # maximum number of searchers with quartile bands
+MAX_COLUMNS = 4
+"""Maximum number of spaces side by side."""
+MAX_BANDS = 4
+"""Maximum number of searchers with quartile bands."""
+LEGEND_COLUMNS = 4
+PANEL_WIDTH = 3.1
+PANEL_HEIGHT = 2.7
+LEGEND_HEIGHT = 0.35
+"""Sizes in inches; the legend's is that of a row."""
 COLORS = ("#0b6fb8", "#d1495b", "#2e933c", "#8f5fbf", "#e08e1b")
 STYLES = [(color, dashes) for dashes in ("-", "--", "-.") for color in COLORS]
-RANDOM_STYLE = ("#8a8f98", ":")  # the baseline is grey at any position
+RANDOM_STYLE = ("#8a8f98", ":")
+"""The baseline is grey at any position."""
 
 
 def check_figure_name(path: str | os.PathLike[str]) -> Path:
@@ -37,31 +50,19 @@ def draw_curves(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -
     be written.
     """
     import matplotlib
-    from matplotlib.figure import Figure
 
     path = check_figure_name(path)
-    spaces = list(dict.fromkeys(r.space for r in results))
-    searchers = list(dict.fromkeys(r.searcher for r in results))
-    others = [name for name in searchers if name != "random"]
-    styles = {name: STYLES[i % len(STYLES)] for i, name in enumerate(others)}
-    styles["random"] = RANDOM_STYLE
-    columns = min(MAX_COLUMNS, len(spaces))
-    rows = -(-len(spaces) // columns)
-    size = (max(3.1 * columns, 4.5), 2.7 * rows + 0.35 * -(-len(searchers) // 4) + 0.2)
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    spaces = list(dict.fromkeys(result.space for result in results))
+    searchers = list(dict.fromkeys(result.searcher for result in results))
+    styles = _styles(searchers)
+    figure, panels = _make_panels(len(spaces), len(searchers))
     lines = {}
     for panel, space in zip(panels.flat, spaces, strict=False):
-        for result in (r for r in results if r.space == space):
-            color, dashes = styles[result.searcher]
-            steps = np.arange(1, result.budget + 1)
-            low, middle, high = np.quantile(result.curves, (0.25, 0.5, 0.75), axis=0)
-            if len(searchers) <= MAX_BANDS:
-                band = {"color": color, "alpha": 0.12, "linewidth": 0}
-                panel.fill_between(steps, low, high, step="post", **band)
-            style = {"color": color, "linestyle": dashes, "drawstyle": "steps-post"}
-            (line,) = panel.plot(steps, middle, linewidth=1.6, **style)
-            lines[result.searcher] = line
+        for result in results:
+            if result.space == space:
+                with_band = len(searchers) <= MAX_BANDS
+                line = _draw_curve(panel, result, styles[result.searcher], with_band)
+                lines[result.searcher] = line
         panel.axhline(0.95, color="#c0c4cc", linewidth=0.8, zorder=0)
         panel.set_title(fill(space, 40), fontsize=8)
         panel.set(xscale="log", ylim=(0, 1.03), xlabel="evaluations")
@@ -71,11 +72,60 @@ def draw_curves(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -
         panel.set_ylabel("share of the best performance", fontsize=8)
     for panel in panels.flat[len(spaces) :]:
         panel.set_visible(False)
-    handles = [lines[name] for name in searchers]
     figure.legend(
-        handles, searchers, loc="outside lower center", ncols=4, frameon=False, fontsize=8
+        [lines[name] for name in searchers],
+        searchers,
+        loc="outside lower center",
+        ncols=LEGEND_COLUMNS,
+        frameon=False,
+        fontsize=8,
     )
-    kind = path.suffix.lower()[1:]
-    metadata = {"Date": None} if kind == "svg" else None  # the same curves, the same file
+
+    # The same curves give the same file: no date, and no random names.
+    file_format = path.suffix.lower().removeprefix(".")
+    metadata = {"Date": None} if file_format == "svg" else None
     with atomic_write(path) as file, matplotlib.rc_context({"svg.hashsalt": "foretune"}):
-        figure.savefig(file, format=kind, dpi=150, metadata=metadata)
+        figure.savefig(file, format=file_format, dpi=150, metadata=metadata)
+
+
+def _styles(searchers: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return color and dashes of each searcher."""
+    styles = {"random": RANDOM_STYLE}
+    others = [name for name in searchers if name != "random"]
+    for number, name in enumerate(others):
+        styles[name] = STYLES[number % len(STYLES)]
+    return styles
+
+
+def _make_panels(n_spaces: int, n_searchers: int) -> "tuple[Figure, Any]":
+    """Return a figure with room for a legend, and its panels, shape (rows, columns)."""
+    from matplotlib.figure import Figure
+
+    n_columns = min(MAX_COLUMNS, n_spaces)
+    n_rows = math.ceil(n_spaces / n_columns)
+    n_legend_rows = math.ceil(n_searchers / LEGEND_COLUMNS)
+    width = max(PANEL_WIDTH * n_columns, 4.5)
+    height = PANEL_HEIGHT * n_rows + LEGEND_HEIGHT * n_legend_rows + 0.2
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(n_rows, n_columns, sharey=True, squeeze=False)
+    return figure, panels
+
+
+def _draw_curve(panel: Any, result: ReplayResult, style: tuple[str, str], with_band: bool) -> Any:
+    """Draw the median of a searcher's curves, and return its line."""
+    color, dashes = style
+    evaluations = np.arange(1, result.budget + 1)
+    low, median, high = np.quantile(result.curves, (0.25, 0.5, 0.75), axis=0)
+    if with_band:
+        panel.fill_between(
+            evaluations, low, high, step="post", color=color, alpha=0.12, linewidth=0
+        )
+    (line,) = panel.plot(
+        evaluations,
+        median,
+        linewidth=1.6,
+        color=color,
+        linestyle=dashes,
+        drawstyle="steps-post",
+    )
+    return line

@@ -129,7 +129,13 @@ def _search(
     values = np.full(budget, np.inf)  # objective of each evaluation
     overhead_ms = np.full(budget, np.nan)
     searcher = make_searcher(
-        kind, recorded.space, recorded.objective, seed, prior, recorded.problem, recorded.device
+        kind,
+        recorded.space,
+        objective=recorded.objective,
+        seed=seed,
+        prior=prior,
+        problem=recorded.problem,
+        device=recorded.device,
     )
     steps = count()
     searched_since = time.perf_counter()

@@ -65,7 +65,13 @@ def score_replay(recorded: RecordedSpace, result: ReplayResult) -> Scores:
     """Return the scores of ``result``, a replay of ``recorded``."""
     curves = result.curves
     scores = methodology_score(recorded.values, curves)
-    defined = len(scores) > 1 and bool(np.isfinite(scores).all())
+    score_error = math.nan
+    if len(scores) > 1 and np.isfinite(scores).all():
+        score_error = float(scores.std(ddof=1) / math.sqrt(len(scores)))
+    fraction_at = {}
+    for n in EVALUATION_POINTS:
+        if n <= result.budget:
+            fraction_at[n] = float(curves[:, n - 1].mean())
     return Scores(
         space=result.space,
         searcher=result.searcher,
@@ -76,11 +82,9 @@ def score_replay(recorded: RecordedSpace, result: ReplayResult) -> Scores:
         evals_to_95=evals_to(0.95, curves),
         evals_to_99=evals_to(0.99, curves),
         hit_95=float((curves[:, -1] >= 0.95).mean()),
-        fraction_at={
-            n: float(curves[:, n - 1].mean()) for n in EVALUATION_POINTS if n <= result.budget
-        },
+        fraction_at=fraction_at,
         score=float(scores.mean()),
-        score_error=float(scores.std(ddof=1) / math.sqrt(len(scores))) if defined else math.nan,
+        score_error=score_error,
         overhead_ms=float(np.nanmean(result.overhead_ms)),
     )
 
@@ -90,12 +94,15 @@ def evals_to(share: float, curves: np.ndarray) -> float | None:
 
     None if fewer than half of the repeats reach it. If exactly half do, it is the last of those.
     """
-    reached = curves >= share
-    first = np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, np.inf)
-    if np.isfinite(first).mean() < 0.5:
+    is_reached = curves >= share
+    reaches = is_reached.any(axis=1)
+    if reaches.mean() < 0.5:
         return None
-    median = np.median(first)
-    return float(median if np.isfinite(median) else first[np.isfinite(first)].max())
+    first = np.where(reaches, is_reached.argmax(axis=1) + 1.0, np.inf)
+    median = float(np.median(first))
+    if math.isfinite(median):
+        return median
+    return float(first[reaches].max())
 
 
 def methodology_score(values: np.ndarray, curves: np.ndarray) -> np.ndarray:
@@ -116,15 +123,21 @@ def methodology_score(values: np.ndarray, curves: np.ndarray) -> np.ndarray:
     ``values``: objective of every configuration of the space, infinite for failures; ``curves``:
     optimum / best so far, shape (repeats, evaluations).
     """
-    runs = values[np.isfinite(values)]
-    optimum, worst, median = runs.min(), runs.max(), float(np.median(runs))
+    finite = values[np.isfinite(values)]
+    optimum = finite.min()
+    worst = finite.max()
+    median = float(np.median(finite))
+
+    # The range: from where random search has begun, up to the first n at which it is done. Where it
+    # has the optimum itself, nothing is left to gain.
     baseline = random_baseline(values, curves.shape[1])
-    reached = (median - baseline) >= RANGE_START * (median - optimum)
-    done = (median - baseline) >= RANGE_END * (median - optimum)
-    # Up to the first n that is done; where that is the optimum itself, nothing is left to gain.
-    counts = reached & ~np.append(False, done[:-1]) & (baseline > optimum)
+    has_begun = (median - baseline) >= RANGE_START * (median - optimum)
+    is_done = (median - baseline) >= RANGE_END * (median - optimum)
+    was_done_before = np.append(False, is_done[:-1])
+    counts = has_begun & ~was_done_before & (baseline > optimum)
     if not counts.any():
         return np.full(len(curves), np.nan)
+
     with np.errstate(divide="ignore"):
         best = np.minimum(optimum / curves[:, counts], worst)
     gain = (baseline[counts] - best) / (baseline[counts] - optimum)
@@ -152,24 +165,30 @@ def random_baseline(values: np.ndarray, budget: int) -> np.ndarray:
 
 def summarize(scores: Sequence[Scores]) -> Summary:
     """Return the summary of one searcher's scores on different spaces."""
-    scored = [s for s in scores if math.isfinite(s.score)]
-    variances = [s.score_error**2 for s in scored]
     budget = max(s.budget for s in scores)
+    points = scores[0].fraction_at
+
+    # Some spaces have no score.
+    scored = [s for s in scores if math.isfinite(s.score)]
+    score = score_error = math.nan
+    if scored:
+        score = float(np.mean([s.score for s in scored]))
+        variance_of_sum = sum([s.score_error**2 for s in scored])
+        score_error = math.sqrt(variance_of_sum) / len(scored)
     return Summary(
         searcher=scores[0].searcher,
         spaces=len(scores),
         evals_to_95=geometric_mean_evals([s.evals_to_95 for s in scores], budget),
         evals_to_99=geometric_mean_evals([s.evals_to_99 for s in scores], budget),
         hit_95=float(np.mean([s.hit_95 for s in scores])),
-        fraction_at={
-            n: float(np.mean([s.fraction_at[n] for s in scores])) for n in scores[0].fraction_at
-        },
-        score=float(np.mean([s.score for s in scored])) if scored else math.nan,
-        score_error=math.sqrt(sum(variances)) / len(scored) if scored else math.nan,
+        fraction_at={n: float(np.mean([s.fraction_at[n] for s in scores])) for n in points},
+        score=score,
+        score_error=score_error,
         overhead_ms=float(np.mean([s.overhead_ms for s in scores])),
     )
 
 
 def geometric_mean_evals(evals: Sequence[float | None], budget: int) -> float:
     """Return the geometric mean over spaces of `evals_to`; None counts as twice the budget."""
-    return float(np.exp(np.mean(np.log([2 * budget if e is None else e for e in evals]))))
+    counts = [2 * budget if count is None else count for count in evals]
+    return float(np.exp(np.mean(np.log(counts))))

@@ -76,15 +76,15 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "gp": "foretune.search.optuna.searchers:GPSearcher",
         "cmaes": "foretune.search.optuna.searchers:CMAESSearcher",
         "surrogate": "foretune.search.surrogate:SurrogateSearcher",
-        "policy": "foretune.search.policies.policy:PolicySearcher",
+        "policy": "foretune.search.policies.searcher:PolicySearcher",
     },
     "observers": {
-        "report": "foretune.tune.report.write:ReportObserver",
+        "report": "foretune.tune.report.campaign_report:ReportObserver",
         "mlflow": "foretune.tune.mlflow.campaign:CampaignTracker",
     },
     "views": {
-        "notebook": "foretune.tune.report.write:notebook_view",
-        "page": "foretune.tune.report.write:write_tuned",
+        "notebook": "foretune.tune.report.result_views:notebook_view",
+        "page": "foretune.tune.report.result_views:write_tuned",
     },
 }
 

@@ -182,7 +182,20 @@ def test_tune_for_people(capsys, predictor):
 
 def test_campaign_and_report(capsys, monkeypatch, place, template):
     (place / "mlflow.db").write_bytes(template.read_bytes())
-    monkeypatch.setitem(PRESETS, "quick", Preset(3, 6, 2, 1, 3, 0.01, 0.05))
+    monkeypatch.setitem(
+        PRESETS,
+        "quick",
+        Preset(
+            train_problems=3,
+            random_configs=6,
+            guided_configs=2,
+            tune_problems=1,
+            budget=3,
+            profile_s=60.0,
+            box_s=0.01,
+            verify_s=0.05,
+        ),
+    )
     monkeypatch.setattr("foretune.models.validation.cross_validation.DEFAULT_SPLITS", ("grouped",))
     line = ["campaign", "toy", "--problem", PROBLEM, "--preset", "quick", "--carbon", "380"]
     done = run_json(capsys, *line)

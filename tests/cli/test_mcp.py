@@ -1,5 +1,6 @@
 """The tools of the Model Context Protocol, called by the protocol's own client."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -134,6 +135,82 @@ def test_paths_outside_of_the_folder_are_refused(folder):
         with pytest.raises(ToolError):
             served.location(text)
     assert served.location("slow_sums.py:sums").endswith("served/slow_sums.py:sums")
+
+
+@pytest.fixture
+def repository(folder):
+    """Return the served folder as a repository without commits."""
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    return folder
+
+
+def test_gate_compares_commits_of_the_served_repository(repository):
+    async def use(session):
+        return await session.call_tool("gate", {"revisions": "main..topic"})
+
+    answer = with_client(repository, use)
+    assert answer.is_error
+    assert "there is no revision main" in answer.content[0].text
+
+
+def test_gate_of_what_is_not_served_is_refused(repository):
+    part = repository / "part"
+    part.mkdir()
+    for root, text, reason in [
+        (repository, "main", "no BASE..HEAD"),
+        (repository, "--install=touch x..y", "no BASE..HEAD"),
+        (part, "main..topic", "start foretune mcp in the repository's folder"),
+        (repository.parent, "main..topic", "git"),
+    ]:
+        with pytest.raises(ToolError, match=reason):
+            ServedFolder(root.resolve()).revisions(text)
+
+
+@pytest.mark.extended
+def test_scripted_client_makes_a_kernel_faster_in_ten_calls(folder):
+    """A client without other help reads the tools, tunes a function, and has a candidate judged."""
+    calls = []
+
+    async def use(session):
+        async def call(name, **arguments):
+            calls.append(name)
+            answer = await session.call_tool(name, arguments)
+            assert not answer.is_error, answer.content[0].text
+            return answer.structured_content["result"]
+
+        tools = {tool.name for tool in (await session.list_tools()).tools}
+        assert {"tune", "judge"} <= tools
+        tuned = await call(
+            "tune",
+            function="slow_sums.py:sums",
+            inputs=["float64[2000,8]"],
+            params=["step=1,10,100,1000"],
+        )
+        best_step = tuned["best"]["config"]["step"]
+        (folder / "tuned_sums.py").write_text(
+            FUNCTION.replace("step=1", f"step={best_step}").replace("inputs", "unused")
+        )
+        judged = await call(
+            "judge",
+            candidate="tuned_sums.py:sums",
+            reference="slow_sums.py:sums",
+            problems=["rows=2000"],
+            receipt="receipt.json",
+        )
+        wrong = await call(
+            "judge",
+            candidate="new_sums.py:sums",
+            reference="slow_sums.py:sums",
+            problems=["rows=2000"],
+        )
+        return tuned, judged, wrong
+
+    tuned, judged, wrong = with_client(folder, use)
+    assert tuned["best"]["config"]["step"] > 1
+    assert judged["accepted"], judged["refused"]
+    assert (folder / "receipt.json").exists()
+    assert not wrong["accepted"]
+    assert len(calls) <= 10
 
 
 def test_every_tool_describes_all_its_arguments(folder):

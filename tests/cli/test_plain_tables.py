@@ -55,9 +55,8 @@ def test_a_column_that_names_its_unit_is_the_time(capsys):
 def test_what_is_not_said(capsys):
     table = pd.read_csv("theirs.csv")
     table.rename(columns={"latency_us": "latency"}).to_csv("unnamed.csv", index=False)
-    assert "name the time's column with --map time_ms=" in fails(
-        capsys, 2, "train", "unnamed.csv", "--out", "p"
-    )
+    said = fails(capsys, 2, "train", "unnamed.csv", "--out", "p")
+    assert "the unit of latency is unknown: give --map time_ms=latency for milliseconds" in said
     assert "unknown column 'Q'" in fails(capsys, 2, *TRAIN[:-1], "M,Q", "--out", "p")
     assert "no column 'ms'" in fails(capsys, 2, *TRAIN[:3], "time_ms=ms*1", "--out", "p")
     assert "not of the form" in fails(capsys, 2, *TRAIN[:3], "latency_us", "--out", "p")
@@ -101,11 +100,18 @@ def test_python_takes_the_same_columns_as_the_command():
 
 def test_other_suffixes_take_no_mapping(capsys):
     Path("theirs.csv").rename("theirs.tsv")
-    message = "only CSV files take --sizes and --map: leave them out, or give files that end with"
+    message = "only CSV files take --sizes and --map: leave that out, or give files that end with"
     assert message in fails(capsys, 2, "train", "theirs.tsv", *TRAIN[2:], "--out", "p")
 
 
-def test_without_sizes_nothing_is_configuration(capsys):
+def test_without_sizes_names_tell_the_configuration(capsys):
+    assert main([*TRAIN[:4], "--out", "p", "--validate", "none"]) == 0
+    assert "theirs.csv: sizes M, N, order; configuration tile" in capsys.readouterr().err
+
+
+def test_without_sizes_and_such_names_nothing_is_configuration(capsys):
+    table = pd.read_csv("theirs.csv").rename(columns={"tile": "third"})
+    table.to_csv("theirs.csv", index=False)
     assert main([*TRAIN[:4], "--out", "p", "--validate", "none"]) == 0
     assert "no column is configuration: for a CSV file, name its sizes" in capsys.readouterr().out
 
@@ -149,3 +155,67 @@ def test_a_file_of_another_kind_is_named(capsys):
     assert "results of llama-bench: give --format llama-bench" in said
     Path("runs.parquet").write_text("version https://git-lfs.github.com/spec/v1\n")
     assert "a Git LFS pointer" in fails(capsys, 1, "train", "runs.parquet", "--out", "p")
+
+
+def test_several_kernels_are_configuration_unless_one_is_asked_for(capsys):
+    table = pd.read_csv("theirs.csv").assign(kernel=["mine", "theirs", "third", "mine"] * 50)
+    table.to_csv("theirs.csv", index=False)
+    command = ("train", "theirs.csv", "--out", "p", "--validate", "none")
+    assert main([*command]) == 0
+    assert "configuration tile, kernel" in capsys.readouterr().err
+    runs = Predictor.load("p").runs_
+    assert set(runs["config.kernel"]) == {"mine", "theirs", "third"}
+    assert main(["evaluate", "p", "theirs.csv"]) == 0
+    assert "200 of these 200 runs were in training" in capsys.readouterr().out
+    assert main(["predict", "p", "--problem", "M=64,N=64,order=a"]) == 0
+    assert "kernel=mine" in capsys.readouterr().out
+    assert main([*command, "--kernel", "mine"]) == 0
+    runs = Predictor.load("p").runs_
+    assert set(runs["kernel"]) == {"mine"}
+    assert len(runs) == 100
+
+
+def test_a_device_is_named_by_option_or_by_a_column(capsys):
+    command = ("train", "theirs.csv", "--out", "p", "--validate", "none")
+    assert main([*command, "--device", "rtx 4070"]) == 0
+    runs = Predictor.load("p").runs_
+    assert set(runs["device"]) == {"NVIDIA GeForce RTX 4070"}
+    assert (runs["device.memory_gbps"] > 0).all()
+    pd.read_csv("theirs.csv").assign(GPU=["RTX 4070", "My board"] * 100).to_csv(
+        "theirs.csv", index=False
+    )
+    assert main([*command]) == 0
+    assert "devices from GPU" in capsys.readouterr().err
+    assert set(Predictor.load("p").runs_["device"]) == {"NVIDIA GeForce RTX 4070", "My board"}
+    said = fails(capsys, 2, *command, "--device", "rtx 4070")
+    assert "theirs.csv names its devices: leave --device out" in said
+
+
+def test_an_unknown_device_is_said(capsys):
+    command = ("train", "theirs.csv", "--out", "p", "--validate", "none")
+    assert main([*command, "--device", "Chip 9"]) == 0
+    assert "device 'Chip 9' is unknown here, and so are its rates" in capsys.readouterr().err
+    assert set(Predictor.load("p").runs_["device"]) == {"Chip 9"}
+
+
+def test_results_are_left_out_and_power_is_read(capsys):
+    table = pd.read_csv("theirs.csv")
+    table["TFLOP/s"] = table["M"] * table["N"] / table["latency_us"]
+    table["avg_power"] = 100.0 + table["M"] % 7
+    table.to_csv("theirs.csv", index=False)
+    command = ("train", "theirs.csv", "--out", "p", "--validate", "none")
+    assert main([*command]) == 0
+    said = capsys.readouterr().err
+    assert "power in W from avg_power; left out TFLOP/s" in said
+    assert set(Predictor.load("p").targets_) == {"time_ms", "power_w"}
+    table["score"] = table["latency_us"] * 0.37
+    table.to_csv("theirs.csv", index=False)
+    assert "column 'score' may be a result" in fails(capsys, 2, *command)
+    assert main([*command, "--ignore", "score"]) == 0
+
+
+def test_a_device_of_calibration_is_named(capsys):
+    command = ("train", "theirs.csv", "--out", "p", "--validate", "none", "--device", "L40S")
+    assert main([*command]) == 0
+    assert main(["calibrate", "p", "theirs.csv", "--device", "RTX 4070", "--out", "q"]) == 0
+    assert "calibrated for NVIDIA GeForce RTX 4070 with 200 runs" in capsys.readouterr().out

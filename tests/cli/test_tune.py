@@ -163,6 +163,12 @@ class TestStore:
     def test_what_does_not_go_together(self, capsys, options, message):
         assert message in fails(capsys, 2, *TUNE, *options)
 
+    @pytest.mark.parametrize("option", [["--verify-seconds", "3"], ["--verify-again"]])
+    def test_front_takes_no_options_of_a_verification(self, option, capsys, metered):
+        two = ("--objective", "time", "--objective", "energy")
+        line = fails(capsys, 2, *TUNE, *two, *option)
+        assert line.startswith("a Pareto front does not take verify_")
+
     def test_a_front_has_no_regret(self, capsys, metered):
         two = ("--objective", "time", "--objective", "energy")
         line = fails(capsys, 2, *TUNE, *two, "--budget", "auto")

@@ -4,6 +4,7 @@ import pytest
 from toy_kernel import DEVICE, FakeRunner, Toy, config
 
 from foretune.collect import collect_runs, plan_configurations, plan_rows
+from foretune.collect.collection import FEWEST_PROBLEMS
 from foretune.datasets import RunLog, read_runs
 from foretune.datasets.importers.files import read_table
 from foretune.errors import UsageError
@@ -75,6 +76,16 @@ def test_plan_rows_of_other_kernel_is_refused(tmp_path):
     parameter = next(c for c in rows if c.startswith("config."))
     with pytest.raises(UsageError, match="has no configuration"):
         plan_rows(KERNEL, rows.assign(**{parameter: "strange"}))
+
+
+def test_collect_runs_begins_no_problem_when_time_is_over(tmp_path):
+    plan = plan_configurations(KERNEL, KERNEL.training_problems(8), 3)
+    runner = FakeRunner()
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        done = collect_runs(KERNEL, plan, log, runner, max_seconds=0.0)
+    first_five = list(plan)[:FEWEST_PROBLEMS]
+    assert runner.measured == [(p, c) for p in first_five for c in plan[p]]
+    assert (done.rows, done.skipped) == (15, 9)
 
 
 def test_collect_runs_resumes_after_interruption(tmp_path):

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 from foretune.support.identity import explain_unreadable, identify
 
@@ -70,6 +72,49 @@ def plain(x, n=1):
     return x * n
 
 
+class Count(int):
+    pass
+
+
+class Slotted:
+    __slots__ = ("__size",)
+
+    def __init__(self, size):
+        self.__size = size
+
+
+class Measured(np.ndarray):
+    pass
+
+
+def with_unit(unit):
+    array = np.zeros(3).view(Measured)
+    array.unit = unit
+    return array
+
+
+def read_only(array):
+    array.setflags(write=False)
+    return array
+
+
+def with_wide_indices(matrix):
+    matrix.indices = matrix.indices.astype(np.int64)
+    return matrix
+
+
+def categories(labels, ordered=False):
+    return pd.Series(pd.Categorical(["a"], categories=labels, ordered=ordered))
+
+
+def dated(step):
+    return pd.DataFrame({"v": [1.0, 2.0]}, index=pd.date_range("2020", periods=2, freq=step))
+
+
+def levels(count):
+    return pd.MultiIndex.from_tuples([(1,) * count])
+
+
 def same(one, other):
     return identify(one).digest == identify(other).digest
 
@@ -106,6 +151,24 @@ def same(one, other):
         (1, "1"),
         ([1], (1,)),
         ("".join, " ".join),
+        (Count(3), Count(4)),
+        (Slotted(1), Slotted(2)),
+        (re.compile("a"), re.compile("a", re.IGNORECASE)),
+        ({"a": 1}.keys(), {"b": 1}.keys()),
+        (memoryview(bytearray(8)), memoryview(bytes(8))),
+        (memoryview(bytearray(8)), memoryview(bytearray(16))[::2]),
+        (np.zeros(3), read_only(np.zeros(3))),
+        (np.zeros(3), np.frombuffer(bytearray(25), offset=1)),
+        (with_unit("m"), with_unit("km")),
+        (sparse.csr_array(np.eye(3)), with_wide_indices(sparse.csr_array(np.eye(3)))),
+        (np.random.Generator(np.random.PCG64()), np.random.Generator(np.random.MT19937())),
+        (contextvars.ContextVar("v", default=1), contextvars.ContextVar("v", default=2)),
+        (pd.Series(["a"], dtype="category"), categories(["a", "b"])),
+        (categories(["a", "b"]), categories(["a", "b"], ordered=True)),
+        (dated("D"), dated("h")),
+        (pd.DataFrame([[1.0]]), pd.DataFrame([[1.0]], columns=["0"])),
+        (pd.DataFrame([[1.0]]), pd.DataFrame([[1.0]], index=["0"])),
+        (pd.DataFrame([[1.0]], index=levels(2)), pd.DataFrame([[1.0]], index=levels(3))),
     ],
     ids=lambda value: type(value).__name__,
 )

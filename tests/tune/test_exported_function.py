@@ -14,15 +14,10 @@ from foretune.measurement import Measurement, Status
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.tune.configuration_tree import Question, fit_tree, follow
 from foretune.tune.efficiency import Score, efficiency_table, fill_missing
-from foretune.tune.exported_function import (
-    Question,
-    export_function,
-    fit_tree,
-    follow,
-    name_arguments,
-    write_source,
-)
+from foretune.tune.exported_function import export_function
+from foretune.tune.function_source import name_arguments, write_source
 
 TILES = (16, 64, 256)
 NAN = math.nan

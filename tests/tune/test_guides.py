@@ -79,7 +79,16 @@ def test_power_is_needed_for_energy(monkeypatch):
 
 
 def profile(runner, predictor, out):
-    preset = Preset(2, 6, 2, 1, 2, 0.01, 0.1)
+    preset = Preset(
+        train_problems=2,
+        random_configs=6,
+        guided_configs=2,
+        tune_problems=1,
+        budget=2,
+        profile_s=60.0,
+        box_s=0.01,
+        verify_s=0.1,
+    )
     how = {"out": out, "observers": (), "validate": "none"}
     run_campaign(KERNEL, runner, preset, predictor=predictor, **how)
 

@@ -11,7 +11,16 @@ from toy_kernel import FakeRunner, Toy
 from foretune.cli import main
 from foretune.tune.campaign.campaign import Preset, run_campaign
 
-SMALL = Preset(8, 12, 2, 1, 4, 0.01, 0.1)
+SMALL = Preset(
+    train_problems=8,
+    random_configs=12,
+    guided_configs=2,
+    tune_problems=1,
+    budget=4,
+    profile_s=60.0,
+    box_s=0.01,
+    verify_s=0.1,
+)
 ANOTHER_PROCESS = """
 import json, sys
 from toy_kernel import FakeRunner, Toy

@@ -47,7 +47,7 @@ from foretune.tune.store.fallible import StoreLocation
 from foretune.tune.tuner import tune_one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Preset:
     """The size of a campaign.
 
@@ -57,6 +57,7 @@ class Preset:
         guided_configs: further ones of each, chosen by a predictor trained on the first.
         tune_problems: number of problems to tune, none of which was profiled.
         budget: measurements of each search.
+        profile_s: seconds after which no further problem is profiled, see `collect_runs`.
         box_s: maximum seconds of timing per configuration.
         verify_s: maximum seconds of all processes of a verification.
     """
@@ -66,6 +67,7 @@ class Preset:
     guided_configs: int
     tune_problems: int
     budget: int
+    profile_s: float
     box_s: float
     verify_s: float
 
@@ -81,6 +83,7 @@ PRESETS = {
         guided_configs=4,
         tune_problems=2,
         budget=10,
+        profile_s=75.0,
         box_s=0.05,
         verify_s=30.0,
     ),
@@ -90,6 +93,7 @@ PRESETS = {
         guided_configs=16,
         tune_problems=12,
         budget=10,
+        profile_s=7200.0,
         box_s=0.25,
         verify_s=60.0,
     ),
@@ -231,7 +235,16 @@ class _CampaignPlan:
         random_configs = plan_configurations(
             job.kernel, problems, self.preset.random_configs, job.seed
         )
-        collect_runs(job.kernel, random_configs, job.cache, job.runner, job.progress)
+        per_problem = self.preset.random_configs + self.preset.guided_configs
+        random_share = self.preset.random_configs / per_problem
+        done = collect_runs(
+            job.kernel,
+            random_configs,
+            job.cache,
+            job.runner,
+            progress=job.progress,
+            max_seconds=random_share * self.preset.profile_s,
+        )
 
         # The choice is saved, so that a continued campaign measures the same ones.
         if "guided" not in folder.state:
@@ -241,14 +254,21 @@ class _CampaignPlan:
             problem: [Configuration(config) for config in configs]
             for problem, configs in zip(problems, folder.state["guided"], strict=True)
         }
-        collect_runs(
+        promising = collect_runs(
             job.kernel,
             promising_configs,
             job.cache,
             job.runner,
-            job.progress,
-            "profiling promising configurations of",
+            progress=job.progress,
+            stage="profiling promising configurations of",
+            max_seconds=(1 - random_share) * self.preset.profile_s,
         )
+        if skipped := done.skipped + promising.skipped:
+            planned = per_problem * len(problems)
+            job.progress.say(
+                f"profiled {planned - skipped} of {planned} configurations: "
+                f"{self.preset.profile_s:g} s were over. A quieter machine measures more."
+            )
 
     def _promising_configs(self, log: RunLog) -> dict[Problem, list[Configuration]]:
         """Return, per problem, the unmeasured configurations of a random pool predicted to be best.

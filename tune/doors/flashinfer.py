@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partialmethod
 from typing import Any, TypeVar
 
@@ -23,13 +24,6 @@ DEFAULT = -1
 """FlashInfer's number of a runner's default tactic."""
 MIN_BUDGET = 3
 """Two tactics besides the default show which is faster; one shows nothing about others."""
-METHODS = (
-    "_generate_optimization_profiles",
-    "_prepare_input_tensors",
-    "_profile_single_kernel",
-    "filter",
-)
-"""Methods to replace: the last one in the blocklist, the others in the autotuner."""
 TESTED = "FlashInfer 0.7.2"
 FULL_BUCKETS = 2
 """Number of buckets per operator that are timed in full: its largest and its smallest."""
@@ -60,21 +54,41 @@ def patch_flashinfer(budget: int = 4, store: StoreLocation = None) -> Callable[[
         from flashinfer.autotuner.autotuner import AutoTuner
         from flashinfer.tactics_blocklist import TacticsBlocklist
 
-        homes = (AutoTuner, AutoTuner, AutoTuner, TacticsBlocklist)
-        real = {(h, name): vars(h)[name] for h, name in zip(homes, METHODS, strict=True)}
-    if isinstance(real[TacticsBlocklist, "filter"], partialmethod):
+        methods = _Methods(
+            profiles=vars(AutoTuner)["_generate_optimization_profiles"],
+            prepare=vars(AutoTuner)["_prepare_input_tensors"],
+            profile=vars(AutoTuner)["_profile_single_kernel"],
+            filter=vars(TacticsBlocklist)["filter"],
+        )
+    if isinstance(methods.filter, partialmethod):
         raise UsageError("FlashInfer is already patched: undo that first")
 
-    door = _Door(budget, store, get_autotune_process_group, *real.values())
-    replacements = (door.profiles, door.prepare, door.profile, door.filter)
-    for (home, name), replacement in zip(real, replacements, strict=True):
-        setattr(home, name, partialmethod(_pass_on, replacement))
+    def install(replacements: Any) -> None:
+        AutoTuner._generate_optimization_profiles = replacements.profiles
+        AutoTuner._prepare_input_tensors = replacements.prepare
+        AutoTuner._profile_single_kernel = replacements.profile
+        TacticsBlocklist.filter = replacements.filter
 
-    def undo() -> None:
-        for (home, name), method in real.items():
-            setattr(home, name, method)
+    door = _Door(budget, store, get_autotune_process_group, methods)
+    install(
+        _Methods(
+            profiles=partialmethod(_pass_on, door.profiles),
+            prepare=partialmethod(_pass_on, door.prepare),
+            profile=partialmethod(_pass_on, door.profile),
+            filter=partialmethod(_pass_on, door.filter),
+        )
+    )
+    return lambda: install(methods)
 
-    return undo
+
+@dataclass(frozen=True)
+class _Methods:
+    """The methods that are replaced: ``filter`` is the blocklist's, the others the autotuner's."""
+
+    profiles: Any
+    prepare: Any
+    profile: Any
+    filter: Any
 
 
 def _pass_on(owner: Any, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -85,12 +99,13 @@ class _Door:
     """Replacements of FlashInfer's methods, and the times so far."""
 
     def __init__(
-        self, budget: int, store: Any, group: Callable[[], Any], *real: Callable[..., Any]
+        self, budget: int, store: StoreLocation, group: Callable[[], Any], real: _Methods
     ) -> None:
         self._budget = budget
         self._store = store
         self._group = group
-        self._profiles, self._prepare, self._profile, self._filter = real
+        self._real = real
+        """FlashInfer's own methods."""
         self._operators: dict[str, TacticTimes] = {}
         self._operator = ""
         self._bucket = Problem()
@@ -103,7 +118,7 @@ class _Door:
 
     def profiles(self, tuner: Any, *args: Any, **named: Any) -> Any:
         """Return the buckets: the largest, the smallest, then the others in descending order."""
-        ascending = self._profiles(tuner, *args, **named)
+        ascending = self._real.profiles(tuner, *args, **named)
         if len(ascending) < 2:
             return list(ascending)
         smallest, *others, largest = ascending
@@ -116,11 +131,11 @@ class _Door:
             self._bucket = Problem(
                 dict(flat_knobs({"size": profile.get_opt_shapes(), "type": types}))
             )
-        return self._prepare(tuner, profile, inputs)
+        return self._real.prepare(tuner, profile, inputs)
 
     def filter(self, blocklist: Any, custom_op: str, runner: Any, tactics: list[Any]) -> Any:
         """Return the tactics to time, twice: at the second time, `profile` returns estimates."""
-        allowed = self._filter(blocklist, custom_op, runner, tactics)
+        allowed = self._real.filter(blocklist, custom_op, runner, tactics)
         self._operator = f"{custom_op} {type(runner).__name__}"
         self._expected = []
         self._timed = {}
@@ -142,7 +157,7 @@ class _Door:
         """Time a tactic as FlashInfer does, but return infinity at first; estimates follow."""
         # Others may time tactics that are not on our list.
         if not self._expected or self._expected[0] != (runner, tactic):
-            return self._profile(tuner, runner, inputs, tactic, *args, **named)
+            return self._real.profile(tuner, runner, inputs, tactic, *args, **named)
         del self._expected[0]
 
         # The second time: every tactic was timed, so all estimates are known.
@@ -154,7 +169,7 @@ class _Door:
 
         self._timed[config] = math.inf
         try:
-            self._timed[config] = self._profile(tuner, runner, inputs, tactic, *args, **named)
+            self._timed[config] = self._real.profile(tuner, runner, inputs, tactic, *args, **named)
         finally:
             with suppress(Exception):
                 if tactic != DEFAULT:
@@ -235,7 +250,14 @@ class TacticTimes:
 
     def _measurement(self, problem: Problem, config: Configuration, time_ms: float) -> Measurement:
         subject = self._subject
-        return timed(subject.kernel, problem, config, subject.device, time_ms, "flashinfer")
+        return timed(
+            subject.kernel,
+            problem,
+            config,
+            device=subject.device,
+            time_ms=time_ms,
+            source="flashinfer",
+        )
 
 
 @cache

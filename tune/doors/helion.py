@@ -67,7 +67,7 @@ def _search(helion: Any, budget: int, kind: SearcherKind) -> Any:
     def measure(start: tuple[Configuration, ...]) -> list[Measurement]:
         results = benchmark([helion_configs[config] for config in start])
         return [
-            timed("helion", Problem(), config, "this", result.perf, "helion")
+            timed("helion", Problem(), config, device="this", time_ms=result.perf, source="helion")
             for config, result in zip(start, results, strict=True)
         ]
 

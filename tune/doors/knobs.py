@@ -33,9 +33,22 @@ def flat_knobs(value: Any, name: str = "") -> Iterator[tuple[str, Value]]:
 
 
 def timed(
-    kernel: str, problem: Problem, config: Configuration, device: str, time_ms: float, source: str
+    kernel: str,
+    problem: Problem,
+    config: Configuration,
+    *,
+    device: str,
+    time_ms: float,
+    source: str,
 ) -> Measurement:
     """Return a tool's measurement; a time that is not positive and finite is a failure."""
-    ok = 0 < time_ms < math.inf
-    status, time_ms = (Status.OK, time_ms) if ok else (Status.RUNTIME_ERROR, math.nan)
-    return Measurement(kernel, problem, config, device, status, time_ms, source=source)
+    ran = 0 < time_ms < math.inf
+    return Measurement(
+        kernel,
+        problem,
+        config,
+        device=device,
+        status=Status.OK if ran else Status.RUNTIME_ERROR,
+        time_ms=time_ms if ran else math.nan,
+        source=source,
+    )

@@ -62,24 +62,36 @@ class Layer:
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
         """Parse a file name; UsageError for other names."""
         name = Path(path).name
-        found = _NAME.fullmatch(name)
-        if found is None:
+        parts = _NAME.fullmatch(name)
+        if parts is None:
             raise UsageError(
                 f"{name!r} is not a name of vLLM's tuned expert files: "
                 "E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json"
             )
-        block = (int(found["n"]), int(found["k"])) if found["n"] else None
-        device = found["device"].replace("_", " ")
-        return cls(int(found["E"]), int(found["N"]), device, found["dtype"] or "", block)
+        block_shape = None
+        if parts["n"]:
+            block_shape = int(parts["n"]), int(parts["k"])
+        return cls(
+            experts=int(parts["E"]),
+            size=int(parts["N"]),
+            device=parts["device"].replace("_", " "),
+            dtype=parts["dtype"] or "",
+            block_shape=block_shape,
+        )
 
     @property
     def file_name(self) -> str:
         """The file name that vLLM looks for; all H200s share one name."""
         device = self.device.replace(" ", "_")
-        device = "NVIDIA_H200" if "H200" in device.split("_") else device
-        dtype = f",dtype={self.dtype}" if self.dtype else ""
-        block = ",block_shape=[{},{}]".format(*self.block_shape) if self.block_shape else ""
-        return f"E={self.experts},N={self.size},device_name={device}{dtype}{block}.json"
+        if "H200" in device.split("_"):
+            device = "NVIDIA_H200"
+        parts = [f"E={self.experts}", f"N={self.size}", f"device_name={device}"]
+        if self.dtype:
+            parts.append(f"dtype={self.dtype}")
+        if self.block_shape:
+            n, k = self.block_shape
+            parts.append(f"block_shape=[{n},{k}]")
+        return f"{','.join(parts)}.json"
 
     def problem(self, tokens: int) -> Problem:
         """Return the problem for a number of tokens: M and the values in the name."""
@@ -103,7 +115,8 @@ class ParameterNames:
 
     def to_kernel_problem(self, problem: Problem) -> Problem:
         """Rename the parameters of one of our problems to the kernel's."""
-        return Problem({**{self.names.get(n, n): v for n, v in problem.items()}, **self.extra})
+        renamed = {self.names.get(name, name): value for name, value in problem.items()}
+        return Problem({**renamed, **self.extra})
 
     def tokens(self, problem: Problem, layer: Layer) -> int | None:
         """Return the number of tokens of a kernel's problem; None for another layer."""
@@ -131,9 +144,9 @@ def read_vllm(path: str | os.PathLike[str]) -> TunedLayer:
 
     Raises UsageError for other file names, StoreError for other content.
     """
-    layer, path = Layer.from_file(path), Path(path)
+    layer = Layer.from_file(path)
     try:
-        data = read_json(path)
+        data = read_json(Path(path))
         triton = str(data.pop(_VERSION, ""))
         configs = {int(tokens): Configuration(config) for tokens, config in data.items()}
     except OSError as e:
@@ -141,13 +154,22 @@ def read_vllm(path: str | os.PathLike[str]) -> TunedLayer:
     except (ValueError, TypeError, AttributeError) as e:
         raise StoreError(f"{path} does not map numbers of tokens to configurations: {e}") from e
     for tokens, config in configs.items():
-        if missing := [name for name in REQUIRED if name not in config]:
-            raise StoreError(f"{path}: M = {tokens} has no {', '.join(missing)}")
-        sizes = {TOKENS: tokens, **{n: config[n] for n in (*REQUIRED, "num_stages") if n in config}}
-        for name, value in sizes.items():
-            if type(value) is not int or not 0 < value < MAX_SIZE:
-                raise StoreError(f"{path}: {name} is {value!r}, which is not a valid size")
+        _check_entry(Path(path), tokens, config)
     return TunedLayer(layer, configs, triton)
+
+
+def _check_entry(path: Path, tokens: int, config: Configuration) -> None:
+    """Raise StoreError if a parameter is missing, or a size is none."""
+    missing = [name for name in REQUIRED if name not in config]
+    if missing:
+        raise StoreError(f"{path}: M = {tokens} has no {', '.join(missing)}")
+    sizes = {TOKENS: tokens}
+    for name in (*REQUIRED, "num_stages"):
+        if name in config:
+            sizes[name] = config[name]
+    for name, size in sizes.items():
+        if type(size) is not int or not 0 < size < MAX_SIZE:
+            raise StoreError(f"{path}: {name} is {size!r}, which is not a valid size")
 
 
 def write_vllm(folder: str | os.PathLike[str], tuned: TunedLayer) -> Path:
@@ -176,17 +198,26 @@ def import_vllm(
     the file's Triton version and device. Returns the subject, and numbers of new and kept choices.
     """
     tuned = read_vllm(path)
-    versions = f"triton {tuned.triton}" if tuned.triton else ""
-    subject = subject or Subject(kernel, "vllm", tuned.layer.device, versions)
-    if Layer(1, 1, subject.device).file_name != Layer(1, 1, tuned.layer.device).file_name:
-        raise UsageError(f"{Path(path).name} is for {tuned.layer.device}, not {subject.device}")
-    before, new = store.choices(subject), 0
+    device = tuned.layer.device
+    if subject is None:
+        versions = f"triton {tuned.triton}" if tuned.triton else ""
+        subject = Subject(kernel, "vllm", device, versions)
+    if _name_of_device(subject.device) != _name_of_device(device):
+        raise UsageError(f"{Path(path).name} is for {device}, not {subject.device}")
+
+    n_new = 0
+    chosen_before = store.choices(subject)
     for tokens, config in tuned.configs.items():
         problem = naming.to_kernel_problem(tuned.layer.problem(tokens))
-        if problem not in before:
+        if problem not in chosen_before:
             store.choose(subject, problem, Choice(config, 0, math.nan, "measured"))
-            new += 1
-    return subject, new, len(tuned.configs) - new
+            n_new += 1
+    return subject, n_new, len(tuned.configs) - n_new
+
+
+def _name_of_device(device: str) -> str:
+    """Return the device's name in the names of files, with a layer that is the same for all."""
+    return Layer(experts=1, size=1, device=device).file_name
 
 
 def export_vllm(
@@ -200,25 +231,28 @@ def export_vllm(
 
     Returns the file and its number of entries.
     """
-    configs = {
-        tokens: choice.config
-        for problem, choice in tuned.choices(subject).items()
-        if OBJECTIVE_TAG not in problem and (tokens := naming.tokens(problem, layer)) is not None
-    }
+    configs: dict[int, Configuration] = {}
+    for problem, choice in tuned.choices(subject).items():
+        tokens = naming.tokens(problem, layer)
+        if tokens is not None and OBJECTIVE_TAG not in problem:
+            configs[tokens] = choice.config
     if not configs:
         raise UsageError(
             f"no choice for {naming.to_kernel_problem(layer.problem(1))} with any {TOKENS}: "
             "'foretune store KERNEL' lists the choices"
         )
-    found = re.search(r"triton ([^\s,]+)", subject.versions)
-    content = TunedLayer(layer, configs, found[1] if found else "")
+    version = re.search(r"triton ([^\s,]+)", subject.versions)
+    content = TunedLayer(layer, configs, triton=version[1] if version else "")
     return write_vllm(folder, content), len(configs)
 
 
 def _to_vllm(config: Configuration) -> dict[str, Any]:
+    """Return a configuration with vLLM's names, in its order."""
     renamed = {_ALIASES.get(name, name): value for name, value in config.items()}
-    if missing := [name for name in REQUIRED if name not in renamed]:
+    missing = [name for name in REQUIRED if name not in renamed]
+    if missing:
         raise UsageError(f"vLLM needs {', '.join(missing)}, which {config} lacks")
-    if unknown := renamed.keys() - {*REQUIRED, *OPTIONAL}:
+    unknown = renamed.keys() - {*REQUIRED, *OPTIONAL}
+    if unknown:
         raise UsageError(f"vLLM does not know {', '.join(sorted(unknown))}, which {config} has")
     return {name: renamed[name] for name in (*REQUIRED, *OPTIONAL) if name in renamed}

@@ -155,7 +155,7 @@ class Tracker:
 
     def log_training(self, run_id: str, training: Training, folder: Path) -> None:
         """Write a training (parameters, scores, rows, model, plots) saved to ``folder``."""
-        from foretune.tune.report.write import validation_page
+        from foretune.tune.report.validation_page import validation_page
 
         predictor = training.predictor
         kernel = predictor.kernel_name_

@@ -6,8 +6,13 @@ Positions are percentages of the chart's area, so charts scale to the page witho
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+
+MIN_LOG_RANGE = 4
+"""An axis is logarithmic if its largest value is at least so many times the smallest."""
+MAX_LOG_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -22,12 +27,13 @@ class Axis:
 
     def position(self, value: float) -> float:
         """Return the position of ``value`` in percent from the low end; NaN if it has none."""
-        low, high = self.low, self.high
-        if self.log:
-            if not value > 0:
-                return math.nan
-            low, high, value = math.log(low), math.log(high), math.log(value)
-        return round(100 * (value - low) / (high - low), 2)
+        if not self.log:
+            return round(100 * (value - self.low) / (self.high - self.low), 2)
+        if not value > 0:
+            return math.nan
+        low = math.log(self.low)
+        high = math.log(self.high)
+        return round(100 * (math.log(value) - low) / (high - low), 2)
 
 
 @dataclass(frozen=True)
@@ -96,19 +102,21 @@ class Chart:
     def marks(self, points: Points) -> list[tuple[float, float, str]]:
         """Return position and text of the marks within the axes."""
         texts = points.texts or [""] * len(points.x)
-        positions = (
-            (*self.position(x, y), t) for x, y, t in zip(points.x, points.y, texts, strict=True)
-        )
-        return [p for p in positions if 0 <= p[0] <= 100 and 0 <= p[1] <= 100]
+        marks = []
+        for x, y, text in zip(points.x, points.y, texts, strict=True):
+            left, top = self.position(x, y)
+            if 0 <= left <= 100 and 0 <= top <= 100:
+                marks.append((left, top, text))
+        return marks
 
     def path(self, line: Line) -> str:
         """Return the points of a line as an SVG attribute."""
-        x, y = list(line.x), list(line.y)
+        corners = list(zip(line.x, line.y, strict=True))
         if line.steps:
-            x = [value for value in x for _ in range(2)][1:]
-            y = [value for value in y for _ in range(2)][:-1]
-        positions = (self.position(*point) for point in zip(x, y, strict=True))
-        return " ".join(f"{a:g},{b:g}" for a, b in positions if math.isfinite(a + b))
+            corners = _stairs(corners)
+        positions = [self.position(x, y) for x, y in corners]
+        known = [(left, top) for left, top in positions if math.isfinite(left + top)]
+        return " ".join(f"{left:g},{top:g}" for left, top in known)
 
     def spans(self, spans: Spans) -> list[tuple[float, float, float]]:
         """Return position and ends of every interval, clipped at the axis."""
@@ -159,14 +167,15 @@ class Bars:
 
     def parts(self, bar: int) -> list[tuple[float, float, Segment, float]]:
         """Return the left end and width in percent, the segment and its value, of one bar."""
-        parts, left = [], self.start
+        parts = []
+        start = self.start
         for segment in self.segments:
             value = segment.values[bar]
             if value > 0:
-                position = self.axis.position(left)
-                width = round(self.axis.position(left + value) - position, 2)
-                parts.append((position, width, segment, value))
-            left += value
+                left = self.axis.position(start)
+                width = round(self.axis.position(start + value) - left, 2)
+                parts.append((left, width, segment, value))
+            start += value
         return parts
 
     def mark_positions(self, bar: int) -> dict[str, float]:
@@ -184,30 +193,43 @@ class Bars:
 
 def value_axis(values: Iterable[float], title: str, force_log: bool = False) -> Axis:
     """Return an axis for positive ``values``; a wide range is logarithmic, with ticks 1, 2, 5."""
-    finite = [v for v in values if math.isfinite(v) and v > 0]
-    if not finite:
+    positive = [value for value in values if math.isfinite(value) and value > 0]
+    if not positive:
         return Axis(title, 0.0, 1.0, ())
-    low, high = min(finite), max(finite)
-    if high / low < 4 and not force_log:
-        margin = 0.08 * (high - low) or 0.1 * high
-        return linear_axis(max(low - margin, 0), high + margin, title)
-    margin = max((high / low) ** 0.06, 1.05)
-    low, high = low / margin, high * margin
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1, 2, 5), (1,)):
-        ticks = [d * 10.0**e for e in exponents for d in digits if low <= d * 10.0**e <= high]
-        if len(ticks) <= 8:
-            break
-    labels = (f"{t:,.0f}" if t >= 1 else f"{t:.9f}".rstrip("0") for t in ticks)
+    least = min(positive)
+    most = max(positive)
+    if most / least < MIN_LOG_RANGE and not force_log:
+        margin = 0.08 * (most - least) or 0.1 * most
+        return linear_axis(max(least - margin, 0), most + margin, title)
+
+    factor = max((most / least) ** 0.06, 1.05)
+    low = least / factor
+    high = most * factor
+    ticks = _log_ticks(low, high, digits=(1, 2, 5))
+    if len(ticks) > MAX_LOG_TICKS:
+        ticks = _log_ticks(low, high, digits=(1,))
+    labels = [f"{t:,.0f}" if t >= 1 else f"{t:.9f}".rstrip("0") for t in ticks]
     return Axis(title, low, high, list(zip(ticks, labels, strict=True)), log=True)
+
+
+def _log_ticks(low: float, high: float, digits: Sequence[int]) -> list[float]:
+    """Return the numbers between ``low`` and ``high`` with one of these digits, then zeros."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [digit * 10.0**exponent for exponent in exponents for digit in digits]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def linear_axis(low: float, high: float, title: str, suffix: str = "") -> Axis:
     """Return an axis from ``low`` to ``high`` with about five ticks at round values."""
-    raw = (high - low) / 5
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw * 0.999)
-    values = np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1) * step
+    # The step is 1, 2, 5 or 10 times a power of ten.
+    exact_step = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(exact_step))
+    steps = [digit * power for digit in (1, 2, 5, 10)]
+    step = next(step for step in steps if step >= exact_step * 0.999)
+
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    values = np.arange(first, last + 1) * step
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return Axis(title, low, high, [(float(v), f"{v:,.{decimals}f}{suffix}") for v in values])
 
@@ -216,3 +238,11 @@ def count_axis(n: int, title: str) -> Axis:
     """Return an axis from 1 to ``n`` that has room for marks at both ends."""
     ticks = range(1, n + 1, max(1, round(n / 10)))
     return Axis(title, 0.4, n + 0.6, [(i, f"{i}") for i in ticks])
+
+
+def _stairs(corners: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the corners of a line that keeps each value until the next point."""
+    stairs = list(corners[:1])
+    for (_, y), (next_x, next_y) in pairwise(corners):
+        stairs += [(next_x, y), (next_x, next_y)]
+    return stairs

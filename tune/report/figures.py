@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -27,13 +27,17 @@ from foretune.tune.report.chart import (
     value_axis,
 )
 from foretune.tune.report.page import number, spaced
-from foretune.tune.results import TuneResult
+from foretune.tune.results import SearchStep, TuneResult
 
-MAX_POINTS = 1000  # maximum number of points in a scatter plot; more are indistinguishable and slow
+MAX_POINTS = 1000
+"""Maximum number of points in a scatter plot; more are indistinguishable and slow."""
+MAX_WIDE_STEPS = 20
+"""Searches with more steps get narrower intervals."""
 
 COMPARISON_MARKS = {"default": ("@quiet", "circle"), "tuned": ("@measured", "circle")}
 """Color and symbol in the roofline chart; other contenders use the library's."""
 LIBRARY_MARK = ("@library", "diamond")
+QUANTITY = {Objective.TIME: "time", Objective.ENERGY: "energy", Objective.EDP: "energy × time"}
 
 
 @dataclass(frozen=True)
@@ -51,18 +55,27 @@ def rates(kernel: Kernel, result: TuneResult, device: Device) -> Iterator[Rate]:
     """Yield the rates of default, winner and library call, if there is a cost and time counts."""
     if result.objective is not Objective.TIME:
         return
-    baseline, winner = result.baseline, result.winner
-    named = {"default": baseline} | ({"tuned": winner} if winner is not baseline else {})
-    named |= {result.library.name: result.library} if result.library else {}
-    for name, contender in named.items():
-        config = contender.config or baseline.config
+    contenders = {"default": result.baseline}
+    if result.winner is not result.baseline:
+        contenders["tuned"] = result.winner
+    if result.library:
+        contenders[result.library.name] = result.library
+
+    for name, contender in contenders.items():
+        # A library call has no configuration; its work is counted as the default's.
+        config = contender.config or result.baseline.config
         assert config is not None
         cost = kernel.cost(result.problem, config)
         limit_ms = float(np.asarray(device.roofline_ms(cost)))
         time_ms = contender.value
         if 0 < time_ms < math.inf and math.isfinite(cost.flops):
-            gflops, gbps = cost.flops / time_ms / 1e6, cost.bytes_moved / time_ms / 1e6
-            yield Rate(name, float(gflops), float(gbps), limit_ms / time_ms, str(cost.dtype))
+            yield Rate(
+                name=name,
+                gflops=float(cost.flops / time_ms / 1e6),
+                gbps=float(cost.bytes_moved / time_ms / 1e6),
+                roofline=limit_ms / time_ms,
+                dtype=str(cost.dtype),
+            )
 
 
 def reproduce(result: TuneResult, kernel: str) -> str:
@@ -76,111 +89,205 @@ def reproduce(result: TuneResult, kernel: str) -> str:
 
 def trace_figure(result: TuneResult) -> Chart:
     """Return a search's measurements in order, its predictions, and the best so far."""
-    unit, steps = result.objective.unit, dict(enumerate(result.trace, start=1))
-    value = {i: s.objective for i, s in steps.items() if math.isfinite(s.objective)}
-    predicted = {i: s.predicted_ms for i, s in steps.items() if math.isfinite(s.predicted_ms)}
-    if result.objective is not Objective.TIME:
-        predicted = {}  # predictions are times
-    low, high = [steps[i].low_ms for i in predicted], [steps[i].high_ms for i in predicted]
-    lines = [(result.searched_default, "@text", "5 3")]
+    unit = result.objective.unit
+    steps = dict(enumerate(result.trace, start=1))  # number of a measurement -> step
+    end = len(steps) + 0.6
+
+    # Horizontal lines: what the search has to beat.
+    default_line = Line([0.4, end], [result.searched_default] * 2, "@text", 1.5, "5 3")
+    lines = [default_line]
     if result.library is not None:
-        lines.append((result.library.value, "@library", "2 2"))
-    end, best = len(steps) + 0.6, list(accumulate(value.values(), min))
-    failed = {i: predicted.get(i, result.baseline.value) for i in steps if i not in value}
-    texts = [f"{i}: {number(v, unit)}\n{spaced(steps[i].config)}" for i, v in value.items()]
-    reasons = [f"{i}: {steps[i].status}\n{spaced(steps[i].config)}" for i in failed]
+        lines.append(Line([0.4, end], [result.library.value] * 2, "@library", 1.5, "2 2"))
+
+    # Predictions are times.
+    predicted: dict[int, SearchStep] = {}
+    if result.objective is Objective.TIME:
+        predicted = {n: step for n, step in steps.items() if math.isfinite(step.predicted_ms)}
+    predicted_ms = [step.predicted_ms for step in predicted.values()]
+    low_ms = [step.low_ms for step in predicted.values()]
+    high_ms = [step.high_ms for step in predicted.values()]
+    width_px = 9 if len(steps) <= MAX_WIDE_STEPS else 4
+
+    # Measurements, the best so far up to the end of the chart, and failures.
+    measured = {n: step for n, step in steps.items() if math.isfinite(step.objective)}
+    values = [step.objective for step in measured.values()]
+    best_so_far = Line([*measured], list(accumulate(values, min)), "@measured", steps=True)
+    if measured:
+        best_so_far = replace(
+            best_so_far, x=[*best_so_far.x, end], y=[*best_so_far.y, best_so_far.y[-1]]
+        )
+    failed = {n: step for n, step in steps.items() if n not in measured}
+
     layers: list[ChartLayer] = [
-        Spans([*predicted], low, high, "@interval", 9 if len(steps) <= 20 else 4),
-        Points([*predicted], [*predicted.values()], "@predicted", "level"),
-        *(Line([0.4, end], [at, at], color, 1.5, dash) for at, color, dash in lines),
-        Line([*value, *[end][: len(value)]], best + best[-1:], "@measured", steps=True),
-        Points([*value], [*value.values()], "@measured", texts=texts),
-        Points([*failed], [*failed.values()], "@outside", "x", texts=reasons),
+        Spans([*predicted], low_ms, high_ms, "@interval", width_px),
+        Points([*predicted], predicted_ms, "@predicted", "level"),
+        *lines,
+        best_so_far,
+        Points(
+            [*measured],
+            values,
+            "@measured",
+            texts=[
+                f"{n}: {number(step.objective, unit)}\n{spaced(step.config)}"
+                for n, step in measured.items()
+            ],
+        ),
+        Points(
+            [*failed],
+            # A failure has no value of its own: it is drawn where it was expected.
+            [
+                step.predicted_ms if n in predicted else result.baseline.value
+                for n, step in failed.items()
+            ],
+            "@outside",
+            "x",
+            texts=[f"{n}: {step.status}\n{spaced(step.config)}" for n, step in failed.items()],
+        ),
     ]
-    seen = [*value.values(), *(at for at, *_ in lines), *low, *high]
-    quantity = f"{_QUANTITY[result.objective]}, {unit}"
-    return Chart(count_axis(len(steps), "measurement"), value_axis(seen, quantity), layers)
+    heights = [*values, *(line.y[0] for line in lines), *low_ms, *high_ms]
+    return Chart(
+        x=count_axis(len(steps), "measurement"),
+        y=value_axis(heights, f"{QUANTITY[result.objective]}, {unit}"),
+        layers=layers,
+    )
 
 
 def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Chart:
     """Return predicted against measured values of one target on held-out problems."""
+    all_values = [*held_out["truth"], *held_out["prediction"]]
+    ends = [min(all_values), max(all_values)]
+    layers: list[ChartLayer] = [Line(ends, ends, "@text", 1)]  # where predictions are right
+
     rows = held_out.sample(min(len(held_out), MAX_POINTS), random_state=0)
-    inside = rows["truth"].between(rows["low"], rows["high"])
-    both = [*held_out["truth"], *held_out["prediction"]]
-    ends = [min(both), max(both)]
-    layers: list[ChartLayer] = [Line(ends, ends, "@text", 1)]
-    marks = (rows[inside], "@measured", "circle"), (rows[~inside], "@outside", "diamond")
-    for part, color, symbol in marks:
-        names, x, y = (part[name].tolist() for name in ("problem", "truth", "prediction"))
+    is_inside = rows["truth"].between(rows["low"], rows["high"])
+    for drawn, color, symbol in (
+        (rows[is_inside], "@measured", "circle"),
+        (rows[~is_inside], "@outside", "diamond"),
+    ):
         texts = [
-            f"{name}: {number(truth)}, predicted {number(prediction)}"
-            for name, truth, prediction in zip(names, x, y, strict=True)
+            f"{row.problem}: {number(row.truth)}, predicted {number(row.prediction)}"
+            for row in drawn.itertuples()
         ]
-        layers.append(Points(x, y, color, symbol, 6, texts))
-    across, up = (value_axis(both, f"{how} {quantity}", True) for how in ("measured", "predicted"))
-    return Chart(across, up, layers, height_px=400, square=True)
+        layers.append(
+            Points(
+                drawn["truth"].tolist(),
+                drawn["prediction"].tolist(),
+                color,
+                symbol,
+                size_px=6,
+                texts=texts,
+            )
+        )
+    return Chart(
+        x=value_axis(all_values, f"measured {quantity}", force_log=True),
+        y=value_axis(all_values, f"predicted {quantity}", force_log=True),
+        layers=layers,
+        height_px=400,
+        square=True,
+    )
 
 
 def worth_figure(importance: pd.DataFrame) -> Bars:
     """Return one bar per tunable parameter: the ratio of its worst to its best effect, from 1."""
     rows = importance.sort_values("factor", ascending=False)
-    highest = max([1.1, *rows["factor"]])
+    factors = rows["factor"].tolist()
+    longest_bar = max([1.1, *factors]) - 1
     return Bars(
-        rows["parameter"].astype(str).tolist(),
-        [Segment("worth", "@measured", (rows["factor"] - 1).tolist(), labeled=False)],
-        linear_axis(
-            1, 1 + (highest - 1) * 1.15, "slowest over fastest value, predicted time", suffix="×"
+        labels=rows["parameter"].astype(str).tolist(),
+        segments=[Segment("worth", "@measured", [f - 1 for f in factors], labeled=False)],
+        axis=linear_axis(
+            1,
+            1 + longest_bar * 1.15,  # room for a text beside the longest bar
+            "slowest over fastest value, predicted time",
+            suffix="×",
         ),
-        ends=[f"{factor:.2f}×" for factor in rows["factor"]],
+        ends=[f"{factor:.2f}×" for factor in factors],
         start=1.0,
     )
 
 
 def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Chart:
     """Return energy over time of one problem's configurations, with the Pareto front marked."""
-    order = np.lexsort((energy_mj, time_ms))  # of two objectives, sorting is enough
-    least_before = np.minimum.accumulate(np.r_[np.inf, energy_mj[order][:-1]])
-    front = order[energy_mj[order] < least_before]
-    rest = np.setdiff1d(np.arange(len(time_ms)), front)
-    if len(rest) > MAX_POINTS:
-        rest = np.random.default_rng(0).choice(rest, MAX_POINTS, replace=False)
-    best = time_ms[front].tolist(), energy_mj[front].tolist()
-    texts = [f"{number(t, 'ms')}, {number(e, 'mJ')}" for t, e in zip(*best, strict=True)]
+    # Of two objectives, sorting is enough: along growing times, the front are those with less
+    # energy than all before.
+    by_time = np.lexsort((energy_mj, time_ms))
+    least_before = np.minimum.accumulate(np.r_[np.inf, energy_mj[by_time][:-1]])
+    front = by_time[energy_mj[by_time] < least_before]
+    others = np.setdiff1d(np.arange(len(time_ms)), front)
+    if len(others) > MAX_POINTS:
+        others = np.random.default_rng(0).choice(others, MAX_POINTS, replace=False)
+
+    front_ms = time_ms[front].tolist()
+    front_mj = energy_mj[front].tolist()
+    texts = [
+        f"{number(ms, 'ms')}, {number(mj, 'mJ')}" for ms, mj in zip(front_ms, front_mj, strict=True)
+    ]
     layers: list[ChartLayer] = [
-        Points(time_ms[rest].tolist(), energy_mj[rest].tolist(), "@cloud", size_px=6),
-        Line(*best, "@measured", 1.5, steps=True),
-        Points(*best, "@measured", texts=texts),
+        Points(time_ms[others].tolist(), energy_mj[others].tolist(), "@cloud", size_px=6),
+        Line(front_ms, front_mj, "@measured", 1.5, steps=True),
+        Points(front_ms, front_mj, "@measured", texts=texts),
     ]
     return Chart(
-        value_axis(time_ms, "time, ms"), value_axis(energy_mj, "energy per launch, mJ"), layers
+        x=value_axis(time_ms, "time, ms"),
+        y=value_axis(energy_mj, "energy per launch, mJ"),
+        layers=layers,
     )
 
 
 def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], device: Device) -> Chart:
     """Return the roofline chart of problems: rates over operations per byte, a roof per data type.
 
+    ``names`` are those of the problems, each with its ``rates``.
     After Williams, Waterman and Patterson (CACM 52(4), 2009).
     """
-    pairs = zip(names, rates, strict=True)
-    known = [(name, rate) for name, of in pairs for rate in of if rate.gbps > 0]
-    bandwidth = float(device.specs.get("memory_gbps", math.nan))
-    peaks = sorted({float(peak_rate(r.dtype, device.specs)) for _, r in known})
-    peaks = [p for p in peaks if math.isfinite(p)]
-    intensities = [r.gflops / r.gbps for _, r in known]
-    ridges = [p / bandwidth for p in peaks if math.isfinite(bandwidth)]
-    around = [factor * ridge for ridge in ridges for factor in (0.5, 2)]
-    x = value_axis([*intensities, *around], "operations per byte", force_log=True)
-    y = value_axis([*(r.gflops for _, r in known), *peaks], "GFLOP/s", force_log=True)
+    marks: list[_RooflineMark] = []
+    for problem, rates_of_problem in zip(names, rates, strict=True):
+        marks += [_RooflineMark(problem, rate) for rate in rates_of_problem if rate.gbps > 0]
+
+    # A roof rises with the memory's bandwidth up to the ridge, then stays at the peak rate.
+    bandwidth_gbps = float(device.specs.get("memory_gbps", math.nan))
+    peaks = {float(peak_rate(mark.rate.dtype, device.specs)) for mark in marks}
+    peak_gflops = sorted(peak for peak in peaks if math.isfinite(peak))
+    ridges = []
+    if math.isfinite(bandwidth_gbps):
+        ridges = [peak / bandwidth_gbps for peak in peak_gflops]
+
+    intensities = [mark.intensity for mark in marks]
+    around_ridges = [ridge * factor for ridge in ridges for factor in (0.5, 2)]
+    x = value_axis([*intensities, *around_ridges], "operations per byte", force_log=True)
+    reached_gflops = [mark.rate.gflops for mark in marks]
+    y = value_axis([*reached_gflops, *peak_gflops], "GFLOP/s", force_log=True)
+
     layers: list[ChartLayer] = []
-    for peak, ridge in zip(peaks, ridges, strict=False):
-        layers.append(Line([x.low, ridge, x.high], [x.low * bandwidth, peak, peak], "@text", 1.5))
-    marks = {r.name: COMPARISON_MARKS.get(r.name, LIBRARY_MARK) for _, r in known}
-    for name, (color, symbol) in marks.items():
-        of_name = [(n, r) for n, r in known if r.name == name]
-        texts = [f"{name}, {n}: {number(r.gflops)} GFLOP/s" for n, r in of_name]
-        xs, ys = [r.gflops / r.gbps for _, r in of_name], [r.gflops for _, r in of_name]
-        layers.append(Points(xs, ys, color, symbol, texts=texts))
-    return Chart(x, y, layers, height_px=330)
+    for peak, ridge in zip(peak_gflops, ridges, strict=False):
+        roof_x = [x.low, ridge, x.high]
+        layers.append(Line(roof_x, [x.low * bandwidth_gbps, peak, peak], "@text", 1.5))
+    for contender in dict.fromkeys(mark.rate.name for mark in marks):
+        of_contender = [mark for mark in marks if mark.rate.name == contender]
+        color, symbol = COMPARISON_MARKS.get(contender, LIBRARY_MARK)
+        layers.append(
+            Points(
+                [mark.intensity for mark in of_contender],
+                [mark.rate.gflops for mark in of_contender],
+                color,
+                symbol,
+                texts=[
+                    f"{contender}, {mark.problem}: {number(mark.rate.gflops)} GFLOP/s"
+                    for mark in of_contender
+                ],
+            )
+        )
+    return Chart(x=x, y=y, layers=layers, height_px=330)
 
 
-_QUANTITY = {Objective.TIME: "time", Objective.ENERGY: "energy", Objective.EDP: "energy × time"}
+@dataclass(frozen=True)
+class _RooflineMark:
+    """A contender's rates on one problem."""
+
+    problem: str
+    rate: Rate
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.rate.gflops / self.rate.gbps

@@ -11,13 +11,27 @@ from foretune.errors import OutputError
 from foretune.support.files import atomic_write
 from foretune.values import counted
 
+PAGES = Path(__file__).parent
+"""Folder of the templates that all pages share."""
+EMPTY_PAGE = {
+    "heading": "",
+    "lead": "",
+    "tiles": {},
+    "links": {},
+    "nan": math.nan,
+}
+"""Values of what a page leaves out."""
+
 
 def number(value: float, unit: str = "") -> str:
     """Return ``value`` with three significant digits, without exponent; a dash for NaN."""
     if not math.isfinite(value):
         return "–"
-    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
-    return f"{value:,.{min(max(digits, 0), 9)}f}" + (f" {unit}" if unit else "")
+    decimals = 0
+    if value:
+        decimals = 2 - math.floor(math.log10(abs(value)))
+    text = f"{value:,.{min(max(decimals, 0), 9)}f}"
+    return f"{text} {unit}" if unit else text
 
 
 def ratio(value: float) -> str:
@@ -31,7 +45,8 @@ def percent(fraction: float) -> str:
     """Return ``fraction`` in percent; a dash for NaN."""
     if not math.isfinite(fraction):
         return "–"
-    return f"{100 * fraction:,.1f} %" if abs(fraction) < 0.1 else f"{100 * fraction:,.0f} %"
+    decimals = 1 if abs(fraction) < 0.1 else 0
+    return f"{100 * fraction:,.{decimals}f} %"
 
 
 def spaced(named: object) -> str:
@@ -52,13 +67,10 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-_FOLDER = Path(__file__).parent
-
-
 def render(template: Path, **values: Any) -> str:
     """Return a page from a template that extends ``page.html``; text in ``values`` is escaped."""
     environment = Environment(
-        loader=FileSystemLoader([template.parent, _FOLDER]),
+        loader=FileSystemLoader([template.parent, PAGES]),
         autoescape=True,
         finalize=_finalize,
         undefined=StrictUndefined,
@@ -67,17 +79,17 @@ def render(template: Path, **values: Any) -> str:
     )
     for show in (number, ratio, percent, counted, spaced, interval, duration):
         environment.filters[show.__name__] = show
-    page = {"heading": "", "lead": "", "tiles": {}, "links": {}, "nan": math.nan}
-    return environment.get_template(template.name).render({**page, **values})
+    return environment.get_template(template.name).render({**EMPTY_PAGE, **values})
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> Path:
     """Write a page to ``path`` and return it; on failure (OutputError) an old file remains."""
-    if not Path(path).parent.is_dir():  # a typing error should not create folders
-        raise OutputError(f"there is no folder {Path(path).parent}: create it, or write elsewhere")
+    target = Path(path)
+    if not target.parent.is_dir():  # a typing error should not create folders
+        raise OutputError(f"there is no folder {target.parent}: create it, or write elsewhere")
     with atomic_write(path, what="the report ") as new:
         new.write_text(text, encoding="utf-8")
-    return Path(path)
+    return target
 
 
 def _finalize(value: object) -> object:

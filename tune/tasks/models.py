@@ -77,7 +77,14 @@ def models_task(
     weight_seed = secrets.randbits(32)
     classes = {REFERENCE_CLASS: reference, CANDIDATE_CLASS: candidate}
     codes = {
-        name: ModelCode(file, name, reference, weight_seed, device, backward)
+        name: ModelCode(
+            file,
+            class_name=name,
+            task_file=reference,
+            weight_seed=weight_seed,
+            device=device,
+            backward=backward,
+        )
         for name, file in classes.items()
     }
     return Task(

@@ -171,15 +171,14 @@ class CallSearch:
         if prior is not None and not self._priors.predicts:
             self._features.expect(candidates, expected_log_ratios(prior))
 
-        seed = 0
         return OrderedSearcher(
             self._history.space,
-            self._options.parsed_objective,
-            seed,
-            prior,
-            call.problem,
-            call.device,
-            other_measurements,
+            objective=self._options.parsed_objective,
+            seed=0,
+            prior=prior,
+            problem=call.problem,
+            device=call.device,
+            other_measurements=other_measurements,
             statics=statics,
         )
 

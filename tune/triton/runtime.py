@@ -126,7 +126,7 @@ def _driver_device(index: int) -> Device:
     properties = driver.utils.get_device_properties(index)
     cores = float(properties.get("multiprocessor_count", known.specs.get("cores", 0)))
     specs = {**known.specs, "cores": cores} if cores else known.specs
-    return Device(name, "gpu", arch, specs, known.source, index)
+    return Device(name, "gpu", architecture=arch, specs=specs, source=known.source, index=index)
 
 
 class EventTimer:

@@ -30,7 +30,7 @@ def calibrate(
     ),
     device: str = typer.Option(
         None,
-        help="With --choose: the new device, cpu, cuda:0 or a name. Default: that of the files.",
+        help="The new device: cpu, cuda:0 or a name. Default: that of the files.",
     ),
     out: Path = typer.Option(
         ..., help="Folder for the calibrated predictor; with --choose, CSV file for the runs."
@@ -45,13 +45,12 @@ def calibrate(
     if choose is not None:
         _choose(context, output, files or [], out)
         return
-    options.reject_options(context, ("device",), "without --choose, calibrate takes no")
     if not files:
         raise UsageError("give run tables of the new device; --choose 64 selects runs to measure")
     from foretune.models.saved.lookup import read_predictor
 
     before = read_predictor(predictor)
-    runs = run_files.read_files(files, kernel, map_, before)
+    runs = run_files.read_files(files, kernel, map_, before, device or "")
     after = before.calibrate(runs)
     after.save(out)
     devices = ", ".join(after.calibration_.devices)
@@ -60,27 +59,32 @@ def calibrate(
 
 
 def _choose(context: typer.Context, output: Output, files: list[Path], out: Path) -> None:
+    """Write the runs whose measurements would help most, and say how to go on."""
     from foretune.models.saved.lookup import read_predictor
 
-    names = ("predictor", "device", "choose", "kernel", "map_")
-    predictor, device, count, kernel, maps = (context.params[name] for name in names)
-    options.require_positive_int(count, "--choose")
+    given = context.params
+    device = given["device"]
+    count = options.require_positive_int(given["choose"], "--choose")
     if not files and device is None:
         raise UsageError("give --device, or run tables of the device")
-    loaded = read_predictor(predictor)
+    loaded = read_predictor(given["predictor"])
     hardware = None if device is None else options.device_for(loaded, device)
-    runs = run_files.read_files(files, kernel, maps, loaded) if files else None
+    runs = None
+    if files:
+        runs = run_files.read_files(files, given["kernel"], given["map_"], loaded)
     chosen = loaded.choose(count, runs, hardware, options.root_options(context).seed)
     _protect_filled_times(out, chosen)
     with atomic_write(out) as new:
         chosen.to_csv(new, index=False)
+
     devices = sorted(map(str, chosen["device"].unique()))
     output.say(f"{out}: {len(chosen)} runs to measure on {', '.join(devices)}")
-    how = f"add a column time_ms, then: foretune import {out} --format generic"
     if loaded.kernel_name_ in registered("kernels"):
-        how = f"foretune collect {loaded.kernel_name_} --rows {out}"
-    output.say(f"{how} --out there.parquet")
-    output.say(f"foretune calibrate {predictor} there.parquet --out calibrated")
+        measure = f"foretune collect {loaded.kernel_name_} --rows {out}"
+    else:
+        measure = f"add a column time_ms, then: foretune import {out} --format generic"
+    output.say(f"{measure} --out there.parquet")
+    output.say(f"foretune calibrate {given['predictor']} there.parquet --out calibrated")
     output.result({"out": str(out), "rows": len(chosen), "devices": devices})
 
 
@@ -90,9 +94,12 @@ def _protect_filled_times(out: Path, chosen: "pd.DataFrame") -> None:
 
     if out.suffix != ".csv":
         raise UsageError(f"--out {out}: the runs are written as CSV: use a name that ends in .csv")
+    if not out.exists():
+        return
     try:
-        added = set(pd.read_csv(out, nrows=0)) - set(chosen) if out.exists() else set()
+        columns = set(pd.read_csv(out, nrows=0))
     except (OSError, ValueError) as e:
         raise UsageError(f"{out} is not a list of runs: give another --out") from e
+    added = sorted(columns - set(chosen))
     if added:
-        raise UsageError(f"{out} already has {', '.join(sorted(added))}: give another --out")
+        raise UsageError(f"{out} already has {', '.join(added)}: give another --out")

@@ -1,9 +1,10 @@
 """``foretune campaign``: the main job, its report and its tracking."""
 
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -98,6 +99,7 @@ def campaign(
 
 
 def _revisit(output: Output, report: Path | None, track: Path | None) -> None:
+    """Rewrite the report of a finished campaign, or track the campaign."""
     from foretune.tune.campaign.finished import notify_observers
 
     written: dict[str, str] = {}
@@ -112,51 +114,86 @@ def _revisit(output: Output, report: Path | None, track: Path | None) -> None:
 
 
 def show_results(output: Output, results: "list[TuneResult]") -> None:
-    """Print the table of winners."""
-    unit = results[0].objective.unit
-    shared = shared_values([r.problem for r in results])
-    varying = [{k: v for k, v in r.problem.items() if k not in shared} for r in results]
-    named = [(format_config(shown_values(own)), r) for own, r in zip(varying, results, strict=True)]
-    rows = []
-    for name, r in named:
-        gain = r.winner.ratio_text if r.verified else r.verdict.replace("_", " ")
-        if r.busy_win is not None:
-            gain = f"{r.busy_win.ratio_text} while busy"
-        versus_library = "–" if r.versus_library is None else r.versus_library.ratio_text
-        times = [short_number(c.value) for c in (r.baseline, r.winner)]
-        rows.append([name, *times, gain, versus_library])
-    columns = ["problem", f"default {unit}", f"best {unit}", "speedup (99 %)"]
-    if library := next((r.library for r in results if r.library), None):
+    """Print the table of winners of one kernel; then what is open, and what disturbed them."""
+    first = results[0]
+    shared_sizes = shared_values([result.problem for result in results])
+    names = [_problem_name(result, shared_sizes) for result in results]
+    library = next((result.library for result in results if result.library), None)
+
+    columns = ["problem", f"default {first.objective.unit}", f"best {first.objective.unit}"]
+    columns.append("speedup (99 %)")
+    if library is not None:
         columns.append(f"vs {library.name}")
-    rows = [row[: len(columns)] for row in rows]
-    title = " ".join([results[0].kernel, Problem(shared).shown, "on", results[0].device])
-    output.table(title.replace("  ", " "), columns, rows)
-    open_ones = [(name, r) for name, r in named if r.verdict == "inconclusive"]
-    for name, r in open_ones:
+    rows = []
+    for name, result in zip(names, results, strict=True):
+        times = [short_number(result.baseline.value), short_number(result.winner.value)]
+        row = [name, *times, _gain(result)]
+        if library is not None:
+            compared = result.versus_library
+            row.append("–" if compared is None else compared.ratio_text)
+        rows.append(row)
+    title = [first.kernel, Problem(shared_sizes).shown, "on", first.device]
+    output.table(" ".join(filter(None, title)), columns, rows)
+
+    _say_open(output, names, results)
+    _say_load(output, results)
+
+
+def _problem_name(result: "TuneResult", shared_sizes: Mapping[str, Any]) -> str:
+    """Return the sizes of a result's problem that not all problems share."""
+    own_sizes = {name: size for name, size in result.problem.items() if name not in shared_sizes}
+    return format_config(shown_values(own_sizes))
+
+
+def _gain(result: "TuneResult") -> str:
+    """Return the verified gain in words; without one, the verdict."""
+    if result.busy_win is not None:
+        return f"{result.busy_win.ratio_text} while busy"
+    if result.verified:
+        return result.winner.ratio_text
+    return result.verdict.replace("_", " ")
+
+
+def _say_open(output: Output, names: "list[str]", results: "list[TuneResult]") -> None:
+    """Say why problems have no verdict, and what settles them."""
+    open_problems = [
+        (name, result)
+        for name, result in zip(names, results, strict=True)
+        if result.verdict == "inconclusive"
+    ]
+    for name, result in open_problems:
         if len(results) > 1:
             output.say(f"{name}:")
-        output.say(r.explanation)
-        if r.noise.disturbed and r.busy_win is None:
-            output.say(r.noise.disturbed)
-    if open_ones:
+        output.say(result.explanation)
+        if result.noise.disturbed and result.busy_win is None:
+            output.say(result.noise.disturbed)
+    if open_problems:
         output.say(SETTLE_ADVICE)
 
-    # Load is said beside wins, too: the one that had most of it speaks for all.
-    decided = [r.noise for _, r in named if r.verdict != "inconclusive" and r.noise.disturbed]
-    if decided:
-        most = max(decided, key=lambda noise: noise.others)
+
+def _say_load(output: Output, results: "list[TuneResult]") -> None:
+    """Say which load disturbed verdicts, also wins: the one that had most of it speaks for all."""
+    disturbed = [
+        result.noise
+        for result in results
+        if result.verdict != "inconclusive" and result.noise.disturbed
+    ]
+    if disturbed:
+        most = max(disturbed, key=lambda noise: noise.others)
         output.say(f"verified while {most.disturbed}; --wait-quiet SECONDS waits")
 
 
 def _show(output: Output, done: "Campaign", kernel: str) -> None:
     """Print the campaign; ``kernel`` is its name on the command line."""
-    if weak := done.training.validation.weakness:
-        output.say(weak)
+    weakness = done.training.validation.weakness
+    if weakness:
+        output.say(weakness)
     for target, scores in done.training.scores.items():
         output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(scores))
     output.say(f"{done.training.validation}\n")
     show_results(output, list(done.results))
     output.say(f"\n{done.headline}")
+
     output.say(f"report     {done.report}")
     output.say(f"predictor  {done.folder}")
     if done.mlflow_model:
@@ -164,8 +201,9 @@ def _show(output: Output, done: "Campaign", kernel: str) -> None:
     if done.mlflow_uri is not None:
         output.say(f"MLflow     {done.mlflow_uri}, run {done.mlflow_run_id}")
         if not done.mlflow_uri.startswith("http"):
-            how = f"mlflow ui --backend-store-uri {done.mlflow_uri}"
-            output.say(f"           view it with: {how}{'' if find_spec('flask') else NEEDS_UI}")
+            needs_ui = "" if find_spec("flask") else NEEDS_UI
+            command = f"mlflow ui --backend-store-uri {done.mlflow_uri}{needs_ui}"
+            output.say(f"           view it with: {command}")
     output.say(f"took       {done.seconds:.0f} s")
     output.say(f"next       {_next_command(done, kernel)}")
 
@@ -175,11 +213,11 @@ def _next_command(done: "Campaign", kernel: str) -> str:
 
     It settles the first problem without a verdict; else it tunes a problem of the user's.
     """
-    open_problem = next((r.problem for r in done.results if r.verdict == "inconclusive"), None)
-    if open_problem is not None:
-        return (
-            f"foretune tune {kernel} --problem {open_problem.shown} --predictor {done.folder} "
-            "--wait-quiet 600 --verify-seconds 120"
-        )
+    for result in done.results:
+        if result.verdict == "inconclusive":
+            return (
+                f"foretune tune {kernel} --problem {result.problem.shown} "
+                f"--predictor {done.folder} --wait-quiet 600 --verify-seconds 120"
+            )
     sizes = ",".join(f"{name}=…" for name in done.results[0].problem)
     return f"foretune tune {kernel} --problem {sizes} --predictor {done.folder}"

@@ -40,10 +40,14 @@ def show_carbon(
 
 def launch_energies(results: "list[TuneResult]") -> dict[str, float]:
     """Return the millijoules of one launch of each problem's default and winner, if metered."""
-    found = {}
+    energies = {}
     for result in results:
-        for contender in (result.baseline, result.winner):
-            name = f"{result.problem.shown} {'default' if contender is result.baseline else 'best'}"
-            steps = [s.time_ms * s.power_w for s in result.trace if s.config == contender.config]
-            found[name] = next((mj for mj in reversed(steps) if math.isfinite(mj)), math.nan)
-    return found
+        for role, contender in (("default", result.baseline), ("best", result.winner)):
+            # The last measurement with a meter counts.
+            energy_mj = math.nan
+            for step in result.trace:
+                measured_mj = step.time_ms * step.power_w
+                if step.config == contender.config and math.isfinite(measured_mj):
+                    energy_mj = measured_mj
+            energies[f"{result.problem.shown} {role}"] = energy_mj
+    return energies

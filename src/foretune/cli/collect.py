@@ -15,6 +15,7 @@ from foretune.support.lazy import require
 
 TYPICAL = "typical"  # name of the set of models whose operators also serve to plan other models
 MIN_RUNS_IN_BUDGET = 1000  # an operator is left out if fewer runs of it fit in the time given
+MS_PER_MINUTE = 60_000.0
 OPERATORS_PANEL = "Operators of language models (--operators)"
 
 
@@ -84,13 +85,16 @@ def collect(
         options.reject_options(context, ("tp", "formats", "tokens"), "a graph does not take")
         variants = networks.parse_variants(batch, threads)
         hardware = options.read_local_device(device)
-        networks.collect_operators(output, operators, variants, out, minutes, hardware)
+        networks.collect_operators(
+            output, operators, variants=variants, out=out, minutes=minutes, device=hardware
+        )
     else:
         options.reject_options(context, ("batch", "threads"), "only a graph, MODEL.pt2, takes")
         _collect_operators(context, output, out)
 
 
 def _collect_runs(context: typer.Context, output: Output, out: Path, rows: Path | None) -> None:
+    """Measure configurations of a kernel: planned ones, or those of the table ``rows``."""
     from foretune.collect.collection import collect_runs, plan_configurations, plan_rows
     from foretune.collect.machine_load import wait_until_idle
     from foretune.collect.timing import Timing
@@ -98,36 +102,41 @@ def _collect_runs(context: typer.Context, output: Output, out: Path, rows: Path 
     from foretune.datasets.run_log import RunLog
     from foretune.tune.store.cache import MeasurementCache
 
-    given, root = context.params, options.root_options(context)
+    given = context.params
+    root = options.root_options(context)
     kernel = options.read_kernel(given["kernel"])
     options.require_positive_int(given["configs"], "--configs")
     options.require_positive(given["max_seconds"], "--max-seconds")
     if rows is None:
-        wanted = options.read_problems(kernel, given["problems"], root.seed)
-        plan = plan_configurations(kernel, wanted, given["configs"], root.seed)
+        problems = options.read_problems(kernel, given["problems"], root.seed)
+        plan = plan_configurations(kernel, problems, given["configs"], root.seed)
     else:
         options.reject_options(context, ("problems", "configs"), "--rows replaces")
         plan = plan_rows(kernel, read_table(rows))
         for problem in plan:
             options.check_memory(kernel, problem)
+
     with (
         options.make_runner(context, kernel, Timing(max_seconds=given["max_seconds"])) as runner,
         RunLog(out, runner.device) as log,
         progress_bar() as progress,
     ):
-        if others := log.kernels() - {kernel.name}:
-            raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
-        record = MeasurementCache.for_kernel(kernel, runner.device, root.store, log)
+        other_kernels = log.kernels() - {kernel.name}
+        if other_kernels:
+            raise UsageError(f"{out} holds runs of {', '.join(other_kernels)}: give another --out")
+        cache = MeasurementCache.for_kernel(kernel, runner.device, root.store, log)
         wait_until_idle(runner.watch, root.patience_s, progress)
         with runner.watch() as watch:
-            done = collect_runs(kernel, plan, record, runner, progress)
+            done = collect_runs(kernel, plan, cache, runner, progress)
+
+    disturbance = watch.load.disturbance
     output.say(
         f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), "
         f"{done.reused} reused, {done.seconds:.0f} s"
     )
-    if done.rows and (disturbance := watch.load.disturbance):
+    if done.rows and disturbance:
         output.say(f"times may be off: {disturbance}; --wait-quiet SECONDS waits")
-    output.result({**asdict(done), "out": str(out), "disturbed": watch.load.disturbance})
+    output.result({**asdict(done), "out": str(out), "disturbed": disturbance})
 
 
 def _collect_operators(context: typer.Context, output: Output, out: Path) -> None:
@@ -141,35 +150,55 @@ def _collect_operators(context: typer.Context, output: Output, out: Path) -> Non
     from foretune.plan.cost import design
     from foretune.plan.cost.tables import OPERATORS_FILE
 
+    # What is asked; without --device, a GPU goes first.
     given = context.params
-    minutes, source = given["minutes"], context.get_parameter_source("device")
-    named = given["device"] if source and source.name == "COMMANDLINE" else ""
-    hardware = local_device(named or ("cuda" if local_gpus() else "cpu"))
+    minutes = given["minutes"]
+    if options.is_given(context, "device"):
+        hardware = local_device(given["device"])
+    else:
+        hardware = local_device("cuda" if local_gpus() else "cpu")
+    benchmarker = measuring.OperatorBenchmarker(hardware)
+    degrees = networks.parse_sizes(given["tp"], "--tp")
+    n_tokens = networks.parse_sizes(given["tokens"], "--tokens")
+    formats = _parse_formats(given["formats"], hardware)
     model = "" if given["operators"] == TYPICAL else given["operators"]
-    bench = measuring.OperatorBenchmarker(hardware)
-    degrees, sizes = (networks.parse_sizes(given[name], f"--{name}") for name in ("tp", "tokens"))
-    formats = _chosen_formats(given["formats"], hardware)
-    models = [describe_model(name) for name in ([model] if model else design.DEFAULT_MODELS)]
-    planned = [o for m in models for o in design.plan_operators(m, degrees, formats, sizes)]
-    max_ms = 60_000.0 * minutes / MIN_RUNS_IN_BUDGET
-    found, reasons = design.measurable(design.distinct(planned), hardware, max_ms)
-    chosen = design.farthest_first(found)
-    for reason, count in reasons.items():
+    names = [model] if model else design.DEFAULT_MODELS
+
+    # The operators of all models; those that take too long are left out.
+    planned = []
+    for described in map(describe_model, names):
+        planned += design.plan_operators(described, degrees, formats, n_tokens)
+    max_ms = MS_PER_MINUTE * minutes / MIN_RUNS_IN_BUDGET
+    possible, left_out = design.measurable(design.distinct(planned), hardware, max_ms)
+    for reason, count in left_out.items():
         output.say(f"left out: {count} operators: {reason}")
-    if not chosen:
+    if not possible:
         raise UsageError("no operator is left to measure: give other --formats, or --minutes")
+
+    chosen = design.farthest_first(possible)
     with RunLog(out / OPERATORS_FILE, hardware) as log, progress_bar() as progress:
-        done = measuring.collect_operators(chosen, log, bench, minutes, progress)
-    use = f"plan {model or 'MODEL'} --system local --operators {out} …"
-    networks.report(output, done, len(chosen), out, use, left_out=reasons, device=hardware.name)
+        done = measuring.collect_operators(chosen, log, benchmarker, minutes, progress)
+    networks.report(
+        output,
+        done,
+        n_operators=len(chosen),
+        out=out,
+        use=f"plan {model or 'MODEL'} --system local --operators {out} …",
+        left_out=left_out,
+        device=hardware.name,
+    )
 
 
-def _chosen_formats(text: str, device: Device) -> list[str]:
+def _parse_formats(text: str, device: Device) -> list[str]:
     """Return the formats given; by default those that both the device and torch multiply in."""
-    from foretune.collect.torch_operators.products import FORMATS as IN_TORCH
+    from foretune.collect.torch_operators.products import FORMATS as FORMATS_OF_TORCH
     from foretune.plan.describe.formats import FORMATS, find_format, supported
 
     if text:
         return [find_format(name.strip()).name for name in text.split(",")]
-    both = [name for name in FORMATS if name in IN_TORCH]
-    return [name for name in both if supported(name, device.architecture) == "native"] or ["bf16"]
+    multiplied = [
+        name
+        for name in FORMATS
+        if name in FORMATS_OF_TORCH and supported(name, device.architecture) == "native"
+    ]
+    return multiplied or ["bf16"]

@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 HELP_ALL = "--help-all"
 LIST_TYPE = re.compile(r"<list\[(\w+)\]>")
 """The type of a repeatable option in a help."""
+EPILOG = "Also: --json, --seed, --store, --wait-quiet and --debug; see 'foretune --help'."
 FIRST: Mapping[str, tuple[str, ...]] = {
     "tune": ("problem", "param", "arg", "budget", "predictor", "export"),
     "campaign": ("preset", "problem", "budget", "predictor", "out", "report"),
@@ -42,7 +43,8 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Treat ``--help-all`` as ``--help`` with all options."""
         if HELP_ALL in args:
-            ctx.meta[HELP_ALL], args = True, ["--help"]
+            ctx.meta[HELP_ALL] = True
+            args = ["--help"]
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -50,26 +52,39 @@ class Command(TyperCommand):
         if ctx.meta.get(HELP_ALL):
             super().format_help(ctx, formatter)
             return
-        first = FIRST.get(ctx.command_path.partition(" ")[2])
-        rest: list[Any] = [p for p in self.params if first and p.name not in first]
-        rest = [p for p in rest if p.param_type_name == "option" and not p.hidden]
-        for option in rest:
-            option.hidden = True
-        try:
-            self.format_usage(ctx, formatter)
-            said, *others = (self.help or "").split("\n\n")
-            formatter.write_paragraph()
-            with formatter.indentation():
-                for text in (said, *(text for text in others if ": foretune " in text)):
-                    formatter.write_text(text)
-            self.format_options(ctx, formatter)
-        finally:
-            for option in rest:
-                option.hidden = False
+
+        self.format_usage(ctx, formatter)
+        summary, *paragraphs = (self.help or "").split("\n\n")
+        examples = [text for text in paragraphs if ": foretune " in text]
         formatter.write_paragraph()
         with formatter.indentation():
-            more = f"; {HELP_ALL} shows more" if rest else ""
+            for text in (summary, *examples):
+                formatter.write_text(text)
+
+        # The parent class writes all options that are not hidden.
+        further = self._further_options(ctx)
+        for option in further:
+            option.hidden = True
+        try:
+            self.format_options(ctx, formatter)
+        finally:
+            for option in further:
+                option.hidden = False
+
+        formatter.write_paragraph()
+        with formatter.indentation():
+            more = f"; {HELP_ALL} shows more" if further else ""
             formatter.write_text(f"Also: --json, --seed, --store, --wait-quiet, --debug{more}.")
+
+    def _further_options(self, ctx: Any) -> list[Any]:
+        """Return the options that only the full help shows."""
+        _, _, name = ctx.command_path.partition(" ")
+        first = FIRST.get(name)
+        if first is None:
+            return []
+        parameters: list[Any] = list(self.params)
+        shown_options = [p for p in parameters if p.param_type_name == "option" and not p.hidden]
+        return [option for option in shown_options if option.name not in first]
 
 
 def _name_type_of_one_value(parameter: Any) -> None:
@@ -85,9 +100,6 @@ def _name_type_of_one_value(parameter: Any) -> None:
         return LIST_TYPE.sub(lambda found: f"<{found[1].lower()}>", display_type(context))
 
     parameter.display_type = named
-
-
-EPILOG = "Also: --json, --seed, --store, --wait-quiet and --debug; see 'foretune --help'."
 
 
 def add_command(

@@ -87,14 +87,15 @@ def export(
 
 
 def _runs_from_store(store: str | None, kernel: str | None, device: str | None) -> "pd.DataFrame":
+    """Return the measurements of the newest code of a kernel; by default, of the only kernel."""
     tuned = open_tuned(store)
     if kernel is None:
-        kernels = sorted({s.kernel for s in tuned.subjects()})
-        if len(kernels) != 1:
-            known = ", ".join(kernels) or "nothing yet"
-            hint = "name one with --kernel" if kernels else "tune a kernel, or give run tables"
-            raise UsageError(f"{tuned.name} holds {known}: {hint}")
-        kernel = kernels[0]
+        kernels = sorted({subject.kernel for subject in tuned.subjects()})
+        if not kernels:
+            raise UsageError(f"{tuned.name} holds nothing yet: tune a kernel, or give run tables")
+        if len(kernels) > 1:
+            raise UsageError(f"{tuned.name} holds {', '.join(kernels)}: name one with --kernel")
+        [kernel] = kernels
     runs = tuned.runs(subjects=[tuned.newest_subject(kernel, device)])
     if runs.empty:
         raise UsageError(f"{tuned.name} holds choices of {kernel}, but no measurements")
@@ -104,22 +105,27 @@ def _runs_from_store(store: str | None, kernel: str | None, device: str | None) 
 def _show(
     output: Output, shares: "EfficiencyTable", exported: "ExportedFunction", out: Path
 ) -> None:
-    single = exported.training_score_single, exported.held_out_single
+    """Print what the function keeps of the best performance, beside one configuration for all."""
     rows = [
         _row("the function", exported.training_score, exported.held_out),
-        _row("the single best configuration", *single),
+        _row(
+            "the single best configuration",
+            exported.training_score_single,
+            exported.held_out_single,
+        ),
     ]
     title = f"{shares.kernel} on {shares.device}: share of the best {shares.objective.value} kept"
     output.table(title, ("", "same problems", "worst of them", "held-out problems"), rows)
+
+    configurations = counted(len(exported.configs), "configuration")
     leaves = counted(exported.leaves, "leaf", "leaves")
-    used = f"{counted(len(exported.configs), 'configuration')}, {leaves}"
-    best = f"the best of them per problem would keep {percent(exported.oracle_share)}"
-    notes = [f"{used}; knowing {best}"]
-    for what, found in (("same", exported.training_score), ("held-out", exported.held_out)):
-        if found is not None and found.unmeasured:
+    oracle = f"knowing the best of them per problem would keep {percent(exported.oracle_share)}"
+    notes = [f"{configurations}, {leaves}; {oracle}"]
+    for problems, score in (("same", exported.training_score), ("held-out", exported.held_out)):
+        if score is not None and score.unmeasured:
             notes.append(
-                f"on {found.unmeasured} of {found.problems} {what} problems its choice was not "
-                f"measured; if it failed there, {percent(found.at_least)} would be kept"
+                f"on {score.unmeasured} of {score.problems} {problems} problems its choice was not "
+                f"measured; if it failed there, {percent(score.at_least)} would be kept"
             )
     if shares.excluded_problems:
         notes.append(f"left out: {shares.excluded_problems} problems on which no configuration ran")

@@ -4,6 +4,7 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
     from foretune.tune.gate.case import Metric
     from foretune.tune.gate.environment import Environment
     from foretune.tune.gate.gate import GateOptions, GateResult
-    from foretune.tune.gate.revisions import Recipe
+    from foretune.tune.gate.revisions import Recipe, Repository
 
 METRICS = ("time", "memory")
-
 NOT_OF_BISECT = ("markdown", "junit", "html", "record", "mlflow", "strict", "compare")
 """Options of a single gate."""
 RED_EXIT_CODE = 1
@@ -87,7 +87,8 @@ def gate(
     if revisions and not _is_range(revisions):
         if benchmarks:
             raise UsageError(f"{revisions!r} is no range of revisions: write BASE..HEAD")
-        revisions, benchmarks = "", revisions
+        benchmarks = revisions
+        revisions = ""
     _check_line(revisions, base, head, bisect)
     _check_options(context)
     metrics = _read_metrics(metric)
@@ -164,35 +165,36 @@ class _Run:
 
         repository = Repository(Path.cwd())
         base, head = map(repository.commit_of, parse_range(revisions))
-        return self.of_commits(repository, base, head, (), progress)
+        return self.of_commits(repository, base=base, head=head, progress=progress)
 
     def of_commits(
-        self, repository: object, base: str, head: str, only: Sequence[str], progress: Progress
+        self,
+        repository: "Repository",
+        *,
+        base: str,
+        head: str,
+        only: Sequence[str] = (),
+        progress: Progress,
     ) -> "GateResult":
         """Build and compare two commits; ``only`` replaces the benchmarks' names."""
         from foretune.tune.gate.environment import AGAIN, BASE, HEAD
-        from foretune.tune.gate.revisions import (
-            Repository,
-            find_benchmarks,
-            revision_environments,
-        )
+        from foretune.tune.gate.revisions import find_benchmarks, revision_environments
 
-        assert isinstance(repository, Repository)
         # A path is given from the present folder, and used in each checkout.
         path = None
-        if self._benchmarks or not (self._commands or self._imports):
+        if self._needs_benchmarks:
             given = str(Path(self._benchmarks).absolute()) if self._benchmarks else ""
             path = find_benchmarks(repository.root, given)
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foretune-")))
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="foretune-"))
             environments = stack.enter_context(
                 revision_environments(
                     repository,
-                    {BASE: base, HEAD: head, AGAIN: base},
-                    path,
-                    self._recipe,
-                    folder,
-                    progress,
+                    commits={BASE: base, HEAD: head, AGAIN: base},
+                    benchmarks=path,
+                    recipe=self._recipe,
+                    folder=Path(folder),
+                    progress=progress,
                 )
             )
             paths = {
@@ -207,12 +209,19 @@ class _Run:
         from foretune.tune.gate.revisions import find_benchmarks, source_environments
 
         path = ""
-        if self._benchmarks or not (self._commands or self._imports):
-            path = str((Path.cwd() / find_benchmarks(Path.cwd(), self._benchmarks)).resolve())
+        if self._needs_benchmarks:
+            here = Path.cwd()
+            path = str((here / find_benchmarks(here, self._benchmarks)).resolve())
         with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
             sources = {BASE: base, HEAD: head, AGAIN: base}
             environments = source_environments(sources, self._recipe, Path(folder), progress)
-            return self._compare(environments, dict.fromkeys(environments, path), (), progress)
+            paths = dict.fromkeys(environments, path)
+            return self._compare(environments, paths, only=(), progress=progress)
+
+    @property
+    def _needs_benchmarks(self) -> bool:
+        """Whether files are measured, not only command lines and imports."""
+        return bool(self._benchmarks) or not (self._commands or self._imports)
 
     def _compare(
         self,
@@ -221,8 +230,6 @@ class _Run:
         only: Sequence[str],
         progress: Progress,
     ) -> "GateResult":
-        from dataclasses import replace
-
         from foretune.tune.gate.gate import run_gate
         from foretune.tune.gate.session import Suite
 
@@ -297,7 +304,7 @@ def _bisect(run: _Run, revisions: str, output: Output, progress: Progress) -> No
     commits = [good, *repository.commits_between(good, bad)]
 
     def test(commit: str, only: Sequence[str]) -> GateResult:
-        result = run.of_commits(repository, good, commit, only, progress)
+        result = run.of_commits(repository, base=good, head=commit, only=only, progress=progress)
         output.say(result.headline)
         return result
 
@@ -336,5 +343,5 @@ def _track(result: "GateResult", output: Output) -> None:
 def _record(result: "GateResult", path: Path, output: Output) -> None:
     from foretune.tune.gate.history import record_runs
 
-    number = record_runs(path, result)
-    output.say(f"{number} rows appended to {path}")
+    n_rows = record_runs(path, result)
+    output.say(f"{n_rows} rows appended to {path}")

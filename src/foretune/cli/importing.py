@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options, run_files
+from foretune.cli import options
+from foretune.cli.csv_files import split_constants, text_dialect
 from foretune.cli.output import Output
 from foretune.errors import UsageError, require_known
 from foretune.support.console import progress_bar
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.datasets.catalog import DatasetCard
-    from foretune.datasets.text_tables import Dialect
+
+
+DATE_CHARACTERS = len("2026-01-31")
 
 
 def import_(
@@ -55,74 +58,74 @@ def import_(
         given = {"FILES": files, "--format": format, "--out": out}
         missing = ", ".join(name for name, value in given.items() if not value)
         raise UsageError(f"give {missing} too; --shipped lists Foretune's own tables")
-    dialect = run_files.dialect(separator, decimal)
-    _import_files(output, files, format, out, (kernel, device), map_, dialect)
+    _import_files(context, output, files, format=format, out=out)
 
 
 def _import_files(
-    output: Output,
-    files: list[str],
-    format: str,
-    out: Path,
-    names: tuple[str, str],
-    maps: list[str],
-    dialect: "Dialect",
+    context: typer.Context, output: Output, files: list[str], *, format: str, out: Path
 ) -> None:
+    """Import files, write the run table, and say what was left out."""
     from foretune.datasets.importers import FORMATS, import_runs
-    from foretune.datasets.importers.columns import as_number
     from foretune.datasets.runs import write_runs
 
+    given = context.params
+    dialect = text_dialect(given["separator"], given["decimal"])
     require_known("format", format, FORMATS)
     if any(_is_read(Path(file), out, FORMATS[format].suffixes) for file in files):
         raise UsageError(f"{out} is an input file: give another --out")
-    (kernel, device), sources = names, options.parse_key_values(maps, "--map")
-    constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}
-    mapping = {c: v for c, v in sources.items() if c not in constants}
+    sources_and_constants = options.parse_key_values(given["map_"], "--map")
+    constants, sources = split_constants(sources_and_constants)
     with progress_bar() as progress:
         imported = import_runs(
             files,
             format,
-            kernel=kernel or None,
-            device=device or None,
-            mapping=mapping,
+            kernel=given["kernel"] or None,
+            device=given["device"] or None,
+            mapping=sources,
             constants=constants,
             separator=dialect.separator,
             decimal=dialect.decimal,
             progress=progress,
         )
-    rows, rejected = len(imported.runs), sum(imported.rejected.values())
-    if not rows:
+    n_rows = len(imported.runs)
+    n_rejected = sum(imported.rejected.values())
+    if not n_rows:
         reasons = "; ".join(imported.rejected) or "; ".join(imported.skipped.values())
         raise UsageError(f"nothing was imported: {reasons}")
     _require_nothing_lost(out, imported.runs)
     write_runs(out, imported.runs)
+
     for reason in imported.skipped.values():
         output.say(f"skipped: {reason}")
     for note in imported.notes:
         output.say(note)
-    output.say(f"{out}: {rows} rows, {rejected} rejected")
+    output.say(f"{out}: {n_rows} rows, {n_rejected} rejected")
     for reason, count in imported.rejected.items():
         output.say(f"  {count} rejected: {reason}")
-    output.table("", ("kernel", "rows"), [(k, str(n)) for k, n in imported.kernels.items()])
-    launches = _show_launches(output, imported.runs) if format == "torch-profiler" else {}
-    output.result(
-        {
-            "rows": rows,
-            "rejected": rejected,
-            "reasons": imported.rejected,
-            "out": str(out),
-            "kernels": imported.kernels,
-            "skipped": list(imported.skipped),
-            **({"notes": list(imported.notes)} if imported.notes else {}),
-            **launches,
-        }
-    )
+    rows_of_kernels = [(kernel, str(count)) for kernel, count in imported.kernels.items()]
+    output.table("", ("kernel", "rows"), rows_of_kernels)
+
+    results: dict[str, Any] = {
+        "rows": n_rows,
+        "rejected": n_rejected,
+        "reasons": imported.rejected,
+        "out": str(out),
+        "kernels": imported.kernels,
+        "skipped": list(imported.skipped),
+    }
+    if imported.notes:
+        results["notes"] = list(imported.notes)
+    if format == "torch-profiler":
+        results |= _show_launches(output, imported.runs)
+    output.result(results)
 
 
 def _is_read(source: Path, out: Path, suffixes: tuple[str, ...]) -> bool:
     """Return whether an import of ``source``, a file or a folder, reads ``out`` too."""
-    inside = source.resolve() in out.resolve().parents and out.name.lower().endswith(suffixes)
-    return source.resolve() == out.resolve() or (inside and out.exists())
+    if source.resolve() == out.resolve():
+        return True
+    is_inside = source.resolve() in out.resolve().parents
+    return is_inside and out.exists() and out.name.lower().endswith(suffixes)
 
 
 def _require_nothing_lost(out: Path, runs: "pd.DataFrame") -> None:
@@ -130,19 +133,24 @@ def _require_nothing_lost(out: Path, runs: "pd.DataFrame") -> None:
     from foretune.datasets.runs import read_runs
     from foretune.models.repeats import count_missing_runs
 
-    before = read_runs(out) if out.exists() else runs.head(0)
-    lost = max(count_missing_runs(runs, before), len(before) - len(runs))
-    if lost > 0:
-        raise UsageError(f"{out} holds {lost:,} runs that are not among these: give another --out")
+    if not out.exists():
+        return
+    before = read_runs(out)
+    n_lost = max(count_missing_runs(runs, before), len(before) - len(runs))
+    if n_lost > 0:
+        raise UsageError(
+            f"{out} holds {n_lost:,} runs that are not among these: give another --out"
+        )
 
 
 def _show_launches(output: Output, runs: "pd.DataFrame") -> dict[str, Any]:
     """Show launch and queueing time by batch size, and where it begins to rise."""
     from foretune.datasets.importers.torch_profiler import first_compute_bound, launch_summary
 
-    if not len(summary := launch_summary(runs)):
+    summary = launch_summary(runs)
+    if summary.empty:
         return {}
-    cells = [
+    rows = [
         [
             f"{row.batch}",
             f"{row.kernels}",
@@ -153,49 +161,52 @@ def _show_launches(output: Output, runs: "pd.DataFrame") -> dict[str, Any]:
         for row in summary.itertuples()
     ]
     title = "launch and queueing time (TKLQT, arXiv 2504.11750)"
-    output.table(title, ("batch", "kernels", "TKLQT ms", "µs each", "kernels ms"), cells)
+    output.table(title, ("batch", "kernels", "TKLQT ms", "µs each", "kernels ms"), rows)
+
     batch = first_compute_bound(summary)
     if len(summary) < 2:
-        found = "import traces of several batch sizes to see where launches stop being the limit"
+        finding = "import traces of several batch sizes to see where launches stop being the limit"
     elif batch is None:
-        found = f"launch-bound up to batch {summary['batch'].max()}, the largest"
+        finding = f"launch-bound up to batch {summary['batch'].max()}, the largest"
     else:
-        found = f"launch-bound below batch {batch}; from there on, kernels wait in the queue"
-    output.say(found)
+        finding = f"launch-bound below batch {batch}; from there on, kernels wait in the queue"
+    output.say(finding)
     return {"launches": summary.to_dict("records"), "compute_bound_from": batch}
 
 
 def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:
+    """List the tables that come with Foretune, or show one's card and copy it."""
     from foretune.datasets.catalog import card, load, shipped
     from foretune.datasets.runs import write_runs
 
     if not names:
         if out is not None:
             raise UsageError("--out needs a name: 'foretune import --shipped' lists them")
-        cards = [card(each) for each in shipped()]
-        rows = [
-            [
-                c.name,
-                c.device,
-                c.ended[:10] + " provisional" * bool(c.provisional),
-                f"{c.rows}",
-                ", ".join(c.kernels),
-            ]
-            for c in cards
-        ]
-        columns = ("name", "device", "measured", "rows", "kernels")
-        output.table("run tables that come with Foretune", columns, rows)
-        output.result({"datasets": cards})
+        _list_cards(output, [card(name) for name in shipped()])
         return
     if len(names) > 1:
         raise UsageError(f"--shipped takes one table at a time, not {', '.join(names)}")
-    found = card(names[0])
-    _show_card(output, found)
+    shown_card = card(names[0])
+    _show_card(output, shown_card)
     if out is not None:
-        _require_nothing_lost(out, runs := load(names[0]))
+        runs = load(names[0])
+        _require_nothing_lost(out, runs)
         write_runs(out, runs)
-        output.say(f"{out}: {found.rows} rows")
-    output.result(found)
+        output.say(f"{out}: {shown_card.rows} rows")
+    output.result(shown_card)
+
+
+def _list_cards(output: Output, cards: "list[DatasetCard]") -> None:
+    rows = []
+    for card in cards:
+        measured = card.ended[:DATE_CHARACTERS]
+        if card.provisional:
+            measured += " provisional"
+        kernels = ", ".join(card.kernels)
+        rows.append([card.name, card.device, measured, f"{card.rows}", kernels])
+    columns = ("name", "device", "measured", "rows", "kernels")
+    output.table("run tables that come with Foretune", columns, rows)
+    output.result({"datasets": cards})
 
 
 def _show_card(output: Output, card: "DatasetCard") -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from foretune.tune.roofline_share import RooflineShare
     from foretune.tune.tasks.task import Task
 
+REFUSED_EXIT_CODE = 1
+"""Exit code of code that is refused or slower."""
 CANNOT_TELL_EXIT_CODE = 2
 """Exit code of ``--strict``, and of a verdict that neither confirms nor refutes a receipt."""
 
@@ -87,25 +89,37 @@ def judge(
     _check_options(context)
     output = Output(options.root_options(context).as_json)
     problems = [Problem.parse(text) for text in problem]
-    terms = receipts.Terms(tolerance, max_seconds, backward, solution, tune_seconds)
+    terms = receipts.Terms(
+        tolerance=tolerance,
+        session_s=max_seconds,
+        backward=backward,
+        solution=solution,
+        tune_s=tune_seconds,
+    )
     known = None
     if verify_receipt is not None:
+        # The receipt says what to judge again, and how.
         known = receipts.read_receipt(verify_receipt, signers)
-        problems, terms = receipts.problems_of(known), receipts.terms_of(known)
+        problems = receipts.problems_of(known)
+        terms = receipts.terms_of(known)
 
     judged_on = local_device(device, measure=False)
     rivals = options.parse_key_values(beside, "--beside", "NAME=FILE.py:NAME")
-    with _task(candidate, reference, inputs, problems, terms, judged_on) as task:
+    with _task(
+        candidate, reference, inputs=inputs, problems=problems, terms=terms, device=judged_on
+    ) as task:
         if known is not None:
             receipts.check_files(known, task)
-        verdict = _verdict(output, task, rivals, terms, judged_on, explain)
+        verdict = _verdict(
+            output, task, rivals=rivals, terms=terms, device=judged_on, explain=explain
+        )
         _print_verdict(output, task, verdict)
         shares = _roofline_shares(verdict, device) if explain else []
         for share in shares:
             output.say(share.headline, wrapped=True)
         if receipt is not None:
-            made = receipts.make_receipt(task, verdict, terms, judged_on)
-            receipts.write_receipt(receipt, made, sign)
+            written = receipts.make_receipt(task, verdict, terms, judged_on)
+            receipts.write_receipt(receipt, written, sign)
             output.say(f"receipt: {receipt}")
 
     result = verdict.to_dict()
@@ -140,14 +154,17 @@ def _check_options(context: typer.Context) -> None:
 
 def _exit_code(verdict: "Verdict", strict: bool) -> int:
     if verdict.refused or verdict.outcome == "slower":
-        return 1
-    return CANNOT_TELL_EXIT_CODE if strict and verdict.outcome == "inconclusive" else 0
+        return REFUSED_EXIT_CODE
+    if strict and verdict.outcome == "inconclusive":
+        return CANNOT_TELL_EXIT_CODE
+    return 0
 
 
 @contextmanager
 def _task(
     candidate: str,
     reference: str,
+    *,
     inputs: str,
     problems: list[Problem],
     terms: "Terms",
@@ -166,6 +183,7 @@ def _task(
             raise UsageError("--backward and --solution are for folders: give a task's folder")
         yield locations_task(candidate, reference, inputs, problems)
         return
+
     if reference or inputs:
         raise UsageError(
             f"{candidate} is a folder, which has its own reference and inputs: give one argument, "
@@ -184,19 +202,20 @@ def _task(
 def _verdict(
     output: Output,
     task: "Task",
+    *,
     rivals: dict[str, str],
     terms: "Terms",
     device: "Device",
     explain: bool,
 ) -> "Verdict":
     """Judge a task; a candidate with knobs is checked with its defaults, then tuned."""
-    from foretune.tune.judge import judge as judged
+    from foretune.tune.judge import judge as judge_functions
     from foretune.tune.tasks.knobs import TunedCode, may_have_knobs, tuned_task
 
     with progress_bar() as progress:
 
         def judge_task(task: "Task", check_only: bool = False) -> "Verdict":
-            return judged(
+            return judge_functions(
                 task.candidate,
                 task.reference,
                 task.problems,
@@ -212,9 +231,11 @@ def _verdict(
 
         if not terms.tune_s or not may_have_knobs(task):
             return judge_task(task)
-        defaults = judge_task(task, check_only=True)
-        if defaults.refused:
-            return defaults
+
+        # Wrong code is refused before any time goes into tuning it.
+        of_defaults = judge_task(task, check_only=True)
+        if of_defaults.refused:
+            return of_defaults
         progress.start("tuning the candidate", 1)
         tuned = tuned_task(task, terms.tune_s)
         if tuned is None:
@@ -239,12 +260,14 @@ def _roofline_shares(verdict: "Verdict", device: str) -> "list[RooflineShare]":
 
 
 def _print_verdict(output: Output, task: "Task", verdict: "Verdict") -> None:
+    """Print the times of every problem, and the verdict in one line."""
     if verdict.problem_verdicts:
         names = sorted(verdict.problem_verdicts[0].time_ms)
         rows = []
         for ruling in verdict.problem_verdicts:
-            times, found = [short_number(ruling.time_ms[n], 4) for n in names], ruling.candidate
-            speedup = f"{found.ratio:.2f} ({found.ratio_low:.2f}–{found.ratio_high:.2f})"
+            times = [short_number(ruling.time_ms[name], 4) for name in names]
+            gain = ruling.candidate
+            speedup = f"{gain.ratio:.2f} ({gain.ratio_low:.2f}–{gain.ratio_high:.2f})"
             rows.append([str(ruling.problem), *times, speedup])
         output.table("Times in ms", ["problem", *names, "speed-up (99 %)"], rows)
     output.say(verdict.headline)

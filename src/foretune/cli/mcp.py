@@ -10,7 +10,7 @@ from foretune.support.lazy import require
 def mcp(
     folder: Path = typer.Argument(Path(), help="Only files in this folder are run."),
 ) -> None:
-    """Serve tune, judge, predict and inspect over the Model Context Protocol.
+    """Serve tune, judge, predict, inspect and gate over the Model Context Protocol.
 
     A client starts this command and speaks with it on stdin and stdout.
 

@@ -1,5 +1,7 @@
 """Networks on the command line: ``collect --operators MODEL.pt2`` and ``predict MODEL.pt2``."""
 
+import itertools
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from foretune.support.lazy import require
 
 if TYPE_CHECKING:
     from foretune.collect.collection import CollectSummary
+    from foretune.collect.networks.operators import NetworkOperator
     from foretune.device import Device
 
 SUFFIX = ".pt2"
@@ -45,12 +48,19 @@ def parse_sizes(text: str, option: str) -> list[int]:
 
 def parse_variants(batch: str, threads: str) -> list[Variant]:
     """Return every combination of ``--batch`` and ``--threads``."""
+    batches: list[int] | list[None] = parse_sizes(batch, "--batch") if batch else [None]
     counts = parse_sizes(threads, "--threads") if threads else [available_cores()]
-    return [(b, t) for b in (parse_sizes(batch, "--batch") if batch else [None]) for t in counts]
+    return list(itertools.product(batches, counts))
 
 
 def collect_operators(
-    output: Output, model: str, variants: list[Variant], out: Path, minutes: float, device: "Device"
+    output: Output,
+    model: str,
+    *,
+    variants: list[Variant],
+    out: Path,
+    minutes: float,
+    device: "Device",
 ) -> None:
     """Measure the operators of a network, then their neighbors in size."""
     from foretune.collect.machine_load import LoadMonitor
@@ -60,38 +70,48 @@ def collect_operators(
     from foretune.plan.cost.tables import OPERATORS_FILE
 
     _require_cpu(device)
-    own = {o: None for variant in variants for o in read_network(model, *variant).operators}
-    every = list(dict.fromkeys([*own, *(near for o in own for near in o.neighbors())]))
+    own_operators: list[NetworkOperator] = []
+    for batch, n_threads in variants:
+        own_operators += read_network(model, batch, n_threads).operators
+    neighbors: list[NetworkOperator] = []
+    for operator in own_operators:
+        neighbors += operator.neighbors()
+    operators = list(dict.fromkeys([*own_operators, *neighbors]))
     with (
         RunLog(out / OPERATORS_FILE, device) as log,
         progress_bar() as progress,
         LoadMonitor(device) as watch,
     ):
-        done = collect_network(every, log, device, minutes, progress=progress)
-    if done.rows and (disturbance := watch.load.disturbance):
+        done = collect_network(operators, log, device, minutes, progress=progress)
+
+    disturbance = watch.load.disturbance
+    if done.rows and disturbance:
         output.say(f"times may be off: {disturbance}")
     report(
         output,
         done,
-        len(every),
-        out,
-        f"predict {model} --operators {out}",
+        n_operators=len(operators),
+        out=out,
+        use=f"predict {model} --operators {out}",
         device=device.name,
-        disturbed=watch.load.disturbance,
+        disturbed=disturbance,
     )
 
 
 def report(
-    output: Output, done: "CollectSummary", every: int, out: Path, use: str, **more: Any
+    output: Output, done: "CollectSummary", *, n_operators: int, out: Path, use: str, **more: Any
 ) -> None:
-    """Show how many of the operators were measured, and the command that uses them."""
-    left = every - done.rows - done.reused
+    """Show how many of the operators were measured, and the command that uses them.
+
+    ``more`` goes into the JSON object.
+    """
+    n_left = n_operators - done.rows - done.reused
     output.say(
         f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), {done.reused} reused, "
-        f"{left} of {every} not measured, {done.seconds:.0f} s"
+        f"{n_left} of {n_operators} not measured, {done.seconds:.0f} s"
     )
     output.say(f"foretune {use} uses them")
-    output.result({**asdict(done), "left": left, **more, "out": str(out)})
+    output.result({**asdict(done), "left": n_left, **more, "out": str(out)})
 
 
 def predict_network(
@@ -108,63 +128,77 @@ def predict_network(
         raise UsageError(
             f"give --operators FOLDER: 'foretune collect --operators {model} --out FOLDER' makes it"
         )
-    predictor, entries = NetworkPredictor(read_runs(folder / OPERATORS_FILE)), []
-    for batch, count in variants:
-        network = read_network(model, batch, count)
-        predicted = predictor.predict(network, device)
-        low, high = predicted.interval_ms
+    predictor = NetworkPredictor(read_runs(folder / OPERATORS_FILE))
+    entries = []
+    by_roofline: set[str] = set()
+    for batch, n_threads in variants:
+        network = read_network(model, batch, n_threads)
+        prediction = predictor.predict(network, device)
+        by_roofline.update(prediction.unknown)
+        low_ms, high_ms = prediction.interval_ms
         entries.append(
             {
                 "batch": network.batch,
-                "threads": count,
-                "time_ms": predicted.time_ms,
-                "low": low,
-                "high": high,
-                "energy_mj": predicted.energy_mj,
+                "threads": n_threads,
+                "time_ms": prediction.time_ms,
+                "low": low_ms,
+                "high": high_ms,
+                "energy_mj": prediction.energy_mj,
                 "weight_bytes": network.weight_bytes,
                 "activation_bytes": network.activation_bytes,
-                "peak_memory_bytes": predicted.memory_bytes,
-                "by_roofline": predicted.unknown,
-                "operators": predicted.operators.to_dict("records"),
+                "peak_memory_bytes": prediction.memory_bytes,
+                "by_roofline": prediction.unknown,
+                "operators": prediction.operators.to_dict("records"),
             }
         )
     _show(output, model, entries)
     if len(entries) == 1:
-        table = predicted.operators
-        rows = [
-            [
-                f"{o['kernel']}",
-                format_config(o["problem"]),
-                f"{o['count']}",
-                f"{o['count'] * o['time_ms']:.3g}",
-                f"{o['count'] * o['time_ms'] / predicted.time_ms:.0%}",
-                o["source"],
-            ]
-            for o in table.head(MAX_SHOWN).to_dict("records")
-        ]
-        columns = ("kernel", "problem", "times", "ms", "share", "source")
-        output.table(f"{len(rows)} of {len(table)} distinct operators", columns, rows)
-    if unknown := sorted({op for e in entries for op in e["by_roofline"]}):
-        output.say(f"not measured, so by roofline: {', '.join(unknown)}")
+        _show_operators(output, entries[0])
+    if by_roofline:
+        output.say(f"not measured, so by roofline: {', '.join(sorted(by_roofline))}")
     output.result({"model": model, "device": device.name, "predictions": entries})
 
 
 def _show(output: Output, model: str, entries: list[dict[str, Any]]) -> None:
-    metered = any(e["energy_mj"] == e["energy_mj"] for e in entries)
-    rows = [
-        [
-            f"{e['batch']}",
-            f"{e['threads']}",
-            f"{e['time_ms']:.3g}",
-            f"{e['low']:.3g}–{e['high']:.3g}",
-            f"{e['time_ms'] / e['batch']:.3g}",
-            f"{e['peak_memory_bytes'] / MIB:.1f}",
-            *([f"{e['energy_mj']:.3g}"] if metered else []),
+    """Print a row per batch size and number of threads, with energy if it is known."""
+    is_metered = any(math.isfinite(entry["energy_mj"]) for entry in entries)
+    columns = ["batch", "threads", "ms", "90 % interval", "ms per item", "peak MiB"]
+    if is_metered:
+        columns.append("mJ")
+    rows = []
+    for entry in entries:
+        row = [
+            f"{entry['batch']}",
+            f"{entry['threads']}",
+            f"{entry['time_ms']:.3g}",
+            f"{entry['low']:.3g}–{entry['high']:.3g}",
+            f"{entry['time_ms'] / entry['batch']:.3g}",
+            f"{entry['peak_memory_bytes'] / MIB:.1f}",
         ]
-        for e in entries
-    ]
-    names = ("batch", "threads", "ms", "90 % interval", "ms per item", "peak MiB")
-    output.table(f"{model}: predicted", (*names, "mJ") if metered else names, rows)
+        if is_metered:
+            row.append(f"{entry['energy_mj']:.3g}")
+        rows.append(row)
+    output.table(f"{model}: predicted", columns, rows)
+
+
+def _show_operators(output: Output, entry: dict[str, Any]) -> None:
+    """Print the operators of one prediction that take longest."""
+    operators = entry["operators"]
+    rows = []
+    for operator in operators[:MAX_SHOWN]:
+        total_ms = operator["count"] * operator["time_ms"]
+        rows.append(
+            [
+                f"{operator['kernel']}",
+                format_config(operator["problem"]),
+                f"{operator['count']}",
+                f"{total_ms:.3g}",
+                f"{total_ms / entry['time_ms']:.0%}",
+                operator["source"],
+            ]
+        )
+    title = f"{len(rows)} of {len(operators)} distinct operators"
+    output.table(title, ("kernel", "problem", "times", "ms", "share", "source"), rows)
 
 
 def _require_cpu(device: "Device") -> None:

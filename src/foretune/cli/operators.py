@@ -40,25 +40,25 @@ def predict_operator(
         raise UsageError(f"give --problem, the sizes of {operator}, like M=4096,N=4096,K=4096")
     if sweep and batch:
         raise UsageError("give --sweep or --batch, not both")
-    if sweep or batch:
-        name, values = _swept(operator, sweep, batch)
-        given = _without(problem, operator, name)
-        questions = [read_question(operator, {**given, name: value}) for value in values]
-    else:
-        name = ""
-        questions = [parse_question(operator, problem)]
+    if not (sweep or batch):
+        question = parse_question(operator, problem)
+        [answer] = predict_questions([question], on, engine=engine, operators=operators)
+        _show_one(output, answer)
+        _say_source(output, answer)
+        output.result(asdict(answer))
+        return
+
+    size_name, sizes = _parse_sweep(operator, sweep, batch)
+    other_sizes = _without(problem, operator, size_name)
+    questions = [read_question(operator, {**other_sizes, size_name: size}) for size in sizes]
     answers = predict_questions(questions, on, engine=engine, operators=operators)
-
-    if name:
-        _show_table(output, answers, name)
-    else:
-        _show_one(output, answers[0])
+    _show_table(output, answers, size_name)
     _say_source(output, answers[0])
-    output.result({"answers": [asdict(a) for a in answers]} if name else asdict(answers[0]))
+    output.result({"answers": [asdict(answer) for answer in answers]})
 
 
-def _swept(operator: str, sweep: str, batch: str) -> tuple[str, list[int]]:
-    """Return the size that varies, and its values."""
+def _parse_sweep(operator: str, sweep: str, batch: str) -> tuple[str, list[int]]:
+    """Return the size that ``--sweep`` or ``--batch`` varies, and its values."""
     from foretune.plan.operators.question import OPERATORS, operator_name
 
     if batch:
@@ -72,39 +72,45 @@ def _swept(operator: str, sweep: str, batch: str) -> tuple[str, list[int]]:
 
 
 def _without(problem: str, operator: str, name: str) -> dict[str, object]:
-    """Return the sizes of ``--problem`` except the one that is swept."""
+    """Return the sizes of ``--problem`` except the one that is swept, by whichever name."""
     from foretune.plan.operators.question import OPERATORS, operator_name
     from foretune.space import Configuration
 
-    given = dict(Configuration.parse(problem))
-    aliases = OPERATORS[operator_name(operator, given)].aliases
+    sizes = dict(Configuration.parse(problem))
+    aliases = OPERATORS[operator_name(operator, sizes)].aliases
     swept = aliases.get(name, name)
-    return {key: value for key, value in given.items() if aliases.get(key, key) != swept}
+    return {key: size for key, size in sizes.items() if aliases.get(key, key) != swept}
 
 
 def _show_one(output: Output, answer: "OperatorAnswer") -> None:
-    low, high = short_number(answer.time_ms_low), short_number(answer.time_ms_high)
     sizes = ", ".join(f"{name}={size:g}" for name, size in answer.sizes.items())
     output.say(f"{answer.operator} on {answer.device}: {sizes} {answer.format}".rstrip())
-    output.say(f"  {short_number(answer.time_ms)} ms (90 % interval {low}–{high} ms)")
+    output.say(f"  {short_number(answer.time_ms)} ms (90 % interval {_interval(answer)} ms)")
     if answer.power_w is not None:
         output.say(f"  {short_number(answer.power_w)} W")
-    share = f"{answer.limit_share:.0%} of the roofline"
-    output.say(f"  limited by {LIMITS[answer.bottleneck]}, at {share}")
+    limit = LIMITS[answer.bottleneck]
+    output.say(f"  limited by {limit}, at {answer.limit_share:.0%} of the roofline")
 
 
-def _show_table(output: Output, answers: "list[OperatorAnswer]", name: str) -> None:
+def _interval(answer: "OperatorAnswer") -> str:
+    return f"{short_number(answer.time_ms_low)}–{short_number(answer.time_ms_high)}"
+
+
+def _show_table(output: Output, answers: "list[OperatorAnswer]", size_name: str) -> None:
+    """Print a row per value of the size that was swept."""
+    from foretune.plan.operators.question import OPERATORS
+
     first = answers[0]
     rows = []
     for answer in answers:
-        size = next(value for key, value in answer.sizes.items() if key == _size_name(answer, name))
-        interval = f"{short_number(answer.time_ms_low)}–{short_number(answer.time_ms_high)}"
+        aliases = OPERATORS[answer.operator].aliases
+        size = answer.sizes[aliases.get(size_name, size_name)]
         watts = "" if answer.power_w is None else short_number(answer.power_w)
         rows.append(
             [
                 f"{size:g}",
                 short_number(answer.time_ms),
-                interval,
+                _interval(answer),
                 watts,
                 LIMITS[answer.bottleneck],
                 f"{answer.limit_share:.0%}",
@@ -112,15 +118,9 @@ def _show_table(output: Output, answers: "list[OperatorAnswer]", name: str) -> N
         )
     output.table(
         f"{first.operator} on {first.device} {first.format}".rstrip(),
-        (name, "ms", "90 % interval", "W", "limited by", "of the roofline"),
+        (size_name, "ms", "90 % interval", "W", "limited by", "of the roofline"),
         rows,
     )
-
-
-def _size_name(answer: "OperatorAnswer", name: str) -> str:
-    from foretune.plan.operators.question import OPERATORS
-
-    return OPERATORS[answer.operator].aliases.get(name, name)
 
 
 def _say_source(output: Output, answer: "OperatorAnswer") -> None:

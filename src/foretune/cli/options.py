@@ -3,9 +3,9 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import typer
 
@@ -22,6 +22,35 @@ if TYPE_CHECKING:
     from foretune.tune.job import SearchOptions
 
 NO_STORE = "none"
+RUNNERS = ("local", "ray")
+GIB = 2**30
+KERNEL_HELP = "A kernel's name ('foretune doctor' lists them), or FILE.py:NAME."
+KERNEL = typer.Argument(
+    "", help=KERNEL_HELP, autocompletion=lambda: list(registered("kernels")), show_default=False
+)
+PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS"
+PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
+DEVICE = typer.Option("cpu", help="cpu, cuda:0 or a device name.")
+OBJECTIVE = typer.Option(
+    "time",
+    help="What to minimize: time, energy or edp (energy × delay).",
+    autocompletion=lambda: ["time", "energy", "edp"],
+)
+MODEL = typer.Option(
+    "xgboost",
+    help="Kind of model: xgboost or random_forest.",
+    autocompletion=lambda: list(registered("models")),
+)
+SEARCHER_HELP = "surrogate, policy, tpe, gp, cmaes, random or exhaustive"
+SEARCHER = typer.Option(
+    "surrogate", help=SEARCHER_HELP, autocompletion=lambda: list(registered("searchers"))
+)
+RUNNER = typer.Option("local", help="local (this device) or ray (all equal devices of a cluster).")
+RAY_ADDRESS = typer.Option(
+    None,
+    envvar="RAY_ADDRESS",
+    help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
+)
 
 
 @dataclass(frozen=True)
@@ -56,40 +85,17 @@ class RootOptions:
         return self.store_name
 
 
+class Verification(TypedDict, total=False):
+    """Options of a verification; those that are not given are left out."""
+
+    verify_s: float
+    verify_again: bool
+
+
 def root_options(context: typer.Context) -> RootOptions:
     """Return the root's options of the command line that ``context`` belongs to."""
     root = context.find_root().obj
     return root if isinstance(root, RootOptions) else RootOptions()
-
-
-def names_of(group: str) -> Callable[[], list[str]]:
-    """Return what a shell completes to: the registered names of a group."""
-    return lambda: list(registered(group))
-
-
-KERNEL_HELP = "A kernel's name ('foretune doctor' lists them), or FILE.py:NAME."
-KERNEL = typer.Argument(
-    "", help=KERNEL_HELP, autocompletion=names_of("kernels"), show_default=False
-)
-PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS"
-PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
-DEVICE = typer.Option("cpu", help="cpu, cuda:0 or a device name.")
-OBJECTIVE = typer.Option(
-    "time",
-    help="What to minimize: time, energy or edp (energy × delay).",
-    autocompletion=lambda: ["time", "energy", "edp"],
-)
-MODEL = typer.Option(
-    "xgboost", help="Kind of model: xgboost or random_forest.", autocompletion=names_of("models")
-)
-SEARCHER_HELP = "surrogate, policy, tpe, gp, cmaes, random or exhaustive"
-SEARCHER = typer.Option("surrogate", help=SEARCHER_HELP, autocompletion=names_of("searchers"))
-RUNNER = typer.Option("local", help="local (this device) or ray (all equal devices of a cluster).")
-RAY_ADDRESS = typer.Option(
-    None,
-    envvar="RAY_ADDRESS",
-    help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
-)
 
 
 def parse_budget(text: str) -> "SearchOptions":
@@ -97,20 +103,33 @@ def parse_budget(text: str) -> "SearchOptions":
 
     With several, joined by commas, the search stops at the first.
     """
-    wanted = f"--budget {text}: give a number of measurements, auto, auto:0.03 or 60s"
-    found: SearchOptions = {}
+    message = f"--budget {text}: give a number of measurements, auto, auto:0.03 or 60s"
+    budget: SearchOptions = {}
     for part in text.split(",") if text else ():
         if part.endswith("s"):
-            found["seconds"] = require_positive(_number(part[:-1], wanted), "--budget", "s")
-        elif part == "auto" or part.startswith("auto:"):
-            found.setdefault("budget", "auto")
-            if part != "auto":
-                found["regret"] = _number(part.removeprefix("auto:"), wanted)
+            seconds = _number(part.removesuffix("s"), message)
+            budget["seconds"] = require_positive(seconds, "--budget", unit="s")
+        elif part == "auto":
+            budget.setdefault("budget", "auto")
+        elif part.startswith("auto:"):
+            budget.setdefault("budget", "auto")
+            budget["regret"] = _number(part.removeprefix("auto:"), message)
         elif re.fullmatch(r"-?\d+", part):
-            found["budget"] = require_positive_int(int(part), "--budget")
+            budget["budget"] = require_positive_int(int(part), "--budget")
         else:
-            raise UsageError(wanted)
-    return found
+            raise UsageError(message)
+    return budget
+
+
+def read_verification(context: typer.Context) -> Verification:
+    """Return what a command's ``--verify-seconds`` and ``--verify-again`` say."""
+    verification: Verification = {}
+    seconds = context.params["verify_seconds"]
+    if seconds is not None:
+        verification["verify_s"] = require_positive(seconds, "--verify-seconds")
+    if context.params["verify_again"]:
+        verification["verify_again"] = True
+    return verification
 
 
 def _number(text: str, message: str) -> float:
@@ -129,16 +148,16 @@ def read_kernel(name: str) -> Kernel:
 
 def read_problems(kernel: Kernel, texts: list[str], seed: int = 0) -> list[Problem]:
     """Parse ``--problems``: each text is ``M=…,N=…;M=…,N=…`` or a number of random problems."""
-    problems: dict[Problem, None] = {}
+    problems: list[Problem] = []
     for text in texts:
         if text.strip().isdigit():
-            if int(text) < 1:
+            count = int(text)
+            if count < 1:
                 raise UsageError("--problems 0 leaves nothing to run: give at least 1")
-            problems.update(dict.fromkeys(kernel.training_problems(int(text), seed)))
-            continue
-        for part in text.split(";"):
-            problems.setdefault(read_problem(kernel, part))
-    return list(problems)
+            problems += kernel.training_problems(count, seed)
+        else:
+            problems += [read_problem(kernel, part) for part in text.split(";")]
+    return list(dict.fromkeys(problems))
 
 
 def read_problem(kernel: Kernel, text: str) -> Problem:
@@ -154,10 +173,11 @@ def check_memory(kernel: Kernel, problem: Problem) -> None:
 
     if kernel.device_kind == "gpu":
         return
-    needed, free = kernel.memory_bytes(problem), psutil.virtual_memory().available
+    needed = kernel.memory_bytes(problem)
+    free = psutil.virtual_memory().available
     if needed > free:
         raise ProblemError(
-            f"{problem} needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free: "
+            f"{problem} needs about {needed / GIB:.1f} GiB, {free / GIB:.1f} GiB are free: "
             "use a smaller problem"
         )
 
@@ -171,21 +191,25 @@ def read_local_device(name: str) -> Device:
 
 def make_runner(context: typer.Context, kernel: Kernel, timing: "Timing | None" = None) -> "Runner":
     """Return the runner for a command's options ``--runner``, ``--ray-address``, ``--device``."""
-    runner, ray_address, device = (context.params[n] for n in ("runner", "ray_address", "device"))
-    require_known("runner", runner, ("local", "ray"))
+    runner = context.params["runner"]
+    ray_address = context.params["ray_address"]
+    device = context.params["device"]
+    require_known("runner", runner, RUNNERS)
     if runner == "local":
         from foretune.collect.runner import IsolatedRunner
 
         if ray_address and not os.environ.get("RAY_ADDRESS"):
             raise UsageError("--ray-address needs --runner ray: give both")
         return IsolatedRunner(read_local_device(device), timing)
+
     try:
         hardware: Device | str = read_local_device(device)
     except UnknownName:  # the cluster may have it
         hardware = device
     print("starting workers on Ray …", file=sys.stderr, flush=True)
-    # by name: who has no cluster need not load this part
-    return load("runners", runner)(kernel, hardware, timing, address=ray_address)
+    # Loaded by name: who has no cluster does not need Ray.
+    make_ray_runner = load("runners", runner)
+    return make_ray_runner(kernel, hardware, timing, address=ray_address)
 
 
 def device_for(predictor: "Predictor", name: str | None) -> Device:
@@ -194,7 +218,8 @@ def device_for(predictor: "Predictor", name: str | None) -> Device:
         return predictor.device(name)
     except UnknownName:
         name = str(name)
-        return read_local_device(name) if name == "cpu" or ":" in name else find_device(name)
+        is_local = name == "cpu" or ":" in name
+        return read_local_device(name) if is_local else find_device(name)
 
 
 def reject_options(context: typer.Context, names: Sequence[str], message: str) -> None:
@@ -202,11 +227,16 @@ def reject_options(context: typer.Context, names: Sequence[str], message: str) -
 
     ``message`` starts the error, like "a kernel does not take".
     """
-    flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    flag_of_name = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"{message} {name}: leave {flags[name]} out")
+        if is_given(context, name):
+            raise UsageError(f"{message} {name}: leave {flag_of_name[name]} out")
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Return whether the command's parameter ``name`` was given on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def require_positive_int(value: int, option: str) -> int:
@@ -229,17 +259,20 @@ def parse_key_values(
     """Parse texts of a ``form``; each key may occur once, and must be in ``known`` if given."""
     values: dict[str, str] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip() or not value.strip():
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
             raise UsageError(f"{option} {text!r} is not of the form {form}")
-        if name.strip() in values:
-            raise UsageError(f"{option} {name.strip()} is given twice: give it once")
-        values[name.strip()] = value.strip()
+        if name in values:
+            raise UsageError(f"{option} {name} is given twice: give it once")
+        values[name] = value
     require_known(f"key of {option}", values, known or values)
     return values
 
 
 def parse_numbers(texts: Sequence[str], option: str, known: Sequence[str]) -> Mapping[str, float]:
     """Parse texts ``KEY=NUMBER`` whose keys are among ``known``."""
-    given = parse_key_values(texts, option, "KEY=VALUE", known)
-    return {k: _number(v, f"{option} {k}={v}: give a number") for k, v in given.items()}
+    texts_by_key = parse_key_values(texts, option, form="KEY=VALUE", known=known)
+    return {
+        key: _number(text, f"{option} {key}={text}: give a number")
+        for key, text in texts_by_key.items()
+    }

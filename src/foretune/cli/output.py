@@ -22,6 +22,7 @@ _STDOUT: ContextVar[TextIO | None] = ContextVar("_STDOUT", default=None)
 
 JSON_SCHEMA_VERSION = 1
 """Grows if a key of a JSON output goes away, or changes its type, unit or meaning: docs/json.md."""
+METRIC_COLUMNS = ("held out: model", "MAPE", "median", "p95", "rank", "regret", "90% int.")
 
 
 @contextmanager
@@ -49,9 +50,9 @@ class Output:
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table, numeric columns flush right."""
         table = Table(box=None, pad_edge=False)
-        for i, column in enumerate(columns):
-            numeric = all(row[i][:1].isdigit() or row[i][:1] in "–-" for row in rows)
-            table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        for i, heading in enumerate(columns):
+            is_numeric = all(_looks_numeric(row[i]) for row in rows)
+            table.add_column(heading, justify="right" if is_numeric else "left", overflow="fold")
         for row in rows:
             table.add_row(*map(Text, row))
         self.console.print(Text(title, style="italic"))
@@ -69,21 +70,27 @@ def format_config(config: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in config.items())
 
 
-METRIC_COLUMNS = ("held out: model", "MAPE", "median", "p95", "rank", "regret", "90% int.")
-
-
 def metric_rows(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:
     """Return a row of `METRIC_COLUMNS` per (split, model) of ``scores``."""
-    return [
-        [
-            f"{split}: {model}",
-            percent(s["mape"]),
-            percent(s["median_ape"]),
-            percent(s["p95_ape"]),
-            f"{s['spearman']:.2f}" if math.isfinite(s["spearman"]) else "–",
-            percent(s["top1_regret"]),
-            percent(s["coverage90"]),
-        ]
-        for split, models in scores.items()
-        for model, s in models.items()
-    ]
+    rows = []
+    for split, metrics_of_model in scores.items():
+        for model, metrics in metrics_of_model.items():
+            rank = metrics["spearman"]
+            rows.append(
+                [
+                    f"{split}: {model}",
+                    percent(metrics["mape"]),
+                    percent(metrics["median_ape"]),
+                    percent(metrics["p95_ape"]),
+                    f"{rank:.2f}" if math.isfinite(rank) else "–",
+                    percent(metrics["top1_regret"]),
+                    percent(metrics["coverage90"]),
+                ]
+            )
+    return rows
+
+
+def _looks_numeric(cell: str) -> bool:
+    """Return whether a cell begins like a number, or is empty or a dash."""
+    first = cell[:1]
+    return first.isdigit() or first in "–-"

@@ -74,11 +74,11 @@ def fleet(
         instances = capacity.instance_types(
             described,
             chosen,
-            sizes,
-            demands,
-            clocks,
-            requirements,
-            backend,
+            sizes=sizes,
+            demands=demands,
+            timers=clocks,
+            requirements=requirements,
+            backend=backend,
             on_system=progress.advance,
         )
 

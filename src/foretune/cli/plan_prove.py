@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -32,37 +33,32 @@ DEFAULT_OUT = Path("proofs")
 """Folder of proofs without ``--out``."""
 SOURCE_CHARACTERS = 16
 """Characters of a command's hash that name it in the store."""
-
-
-def _option(default: Any, text: str, *names: str) -> Any:
-    return typer.Option(default, *names, help=text, rich_help_panel=PROVE_PANEL)
-
-
+_option = partial(typer.Option, rich_help_panel=PROVE_PANEL)
 PROVE = _option(
     False,
-    "Start the best plan's server here, load it, compare, and try what promises more.",
     "--prove",
+    help="Start the best plan's server here, load it, compare, and try what promises more.",
 )
 COMMAND = _option(
     "",
-    "Start this instead: 'llama-server -m m.gguf --port {port} -np {requests}'. Also "
+    help="Start this instead: 'llama-server -m m.gguf --port {port} -np {requests}'. Also "
     "{step_tokens}, {threads}, {context}, {cache_tokens}, {cache_gib}.",
 )
-URL = _option("", "A server that runs: load it, but start nothing. http://127.0.0.1:8000")
-SSH = _option("", "Start the server on this host, which ssh reaches without a question.")
-SERVER_ARGS = _option("", "Words appended to the plan's command: '--load-format dummy'.")
+URL = _option("", help="A server that runs: load it, but start nothing. http://127.0.0.1:8000")
+SSH = _option("", help="Start the server on this host, which ssh reaches without a question.")
+SERVER_ARGS = _option("", help="Words appended to the plan's command: '--load-format dummy'.")
 FLAGS = _option(
     [],
-    "Values to try: requests=8,16, step_tokens, cache_share, chunked=on,off, prefix_cache, graphs, "
-    "threads, or a flag of the engine: --block-size=16,32 (repeatable).",
     "--flag",
+    help="Values to try: requests=8,16, step_tokens, cache_share, chunked=on,off, prefix_cache, "
+    "graphs, threads, or a flag of the engine: --block-size=16,32 (repeatable).",
 )
-LOADS = _option("", "Requests in flight, beside the plan's: 1,4,16.")
-STARTS = _option(6, "Maximum starts of the search.")
-PAIRS = _option(3, "Pairs of starts that compare a winner with the plan's setting.")
-SECONDS = _option(None, "Start nothing after this many seconds.", "--prove-seconds")
-REPEATS = _option(2, "Runs of each load.")
-START_LIMIT = _option(600.0, "Maximum seconds until a server answers.", "--start-limit")
+LOADS = _option("", help="Requests in flight, beside the plan's: 1,4,16.")
+STARTS = _option(6, help="Maximum starts of the search.")
+PAIRS = _option(3, help="Pairs of starts that compare a winner with the plan's setting.")
+SECONDS = _option(None, "--prove-seconds", help="Start nothing after this many seconds.")
+REPEATS = _option(2, help="Runs of each load.")
+START_LIMIT = _option(600.0, "--start-limit", help="Maximum seconds until a server answers.")
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,14 @@ def train(
     hardware = resolve_system(system, plan_options.read_prices(prices))
     described = describe_model(model)
     training_plan = plan_training(
-        described, hardware, gpus, task, clocks, SOFTWARE[software], offload, zero_bubble
+        described,
+        hardware,
+        gpus=gpus,
+        task=task,
+        timers=clocks,
+        calibration=SOFTWARE[software],
+        offload=offload,
+        zero_bubble=zero_bubble,
     )
 
     output = Output(options.root_options(context).as_json)

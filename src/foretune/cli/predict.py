@@ -7,12 +7,13 @@ import numpy as np
 import typer
 
 from foretune.cli import networks, options
+from foretune.cli.csv_files import is_registered
 from foretune.cli.operators import predict_operator
 from foretune.cli.output import Output, format_config
-from foretune.cli.run_files import is_registered
 from foretune.device import Device
 from foretune.errors import UsageError, require_known
 from foretune.kernel import Kernel
+from foretune.models.guides.request import AUTO
 from foretune.problem import Problem
 from foretune.registry import get_kernel
 from foretune.space import Configuration, SearchSpace
@@ -113,25 +114,32 @@ def predict(
         _answer(context, predictor, count)
 
 
+def _load(predictor: str, kernel: str, device: str | None) -> "Predictor":
+    """Return the predictor. What can be wrong with the names is told before scikit-learn loads."""
+    if predictor == AUTO:
+        if not kernel:
+            raise UsageError("give --kernel: predictor 'auto' is the one shipped for a kernel")
+
+        from foretune.models.saved.pretrained import load_pretrained
+
+        return load_pretrained(kernel, device)
+
+    from foretune.models.guides.request import require_kernel
+    from foretune.models.saved.lookup import read_predictor
+
+    loaded = read_predictor(predictor)
+    if kernel:
+        require_kernel(loaded, kernel)
+    return loaded
+
+
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
     names = ("kernel", "problem", "explain", "config", "device", "objective")
     kernel, problem, explain, config, device, objective = (context.params[n] for n in names)
     _check_question(problem, explain, config, objective)
 
-    # After what can be wrong with the line: these imports take seconds.
-    from foretune.models.guides.request import require_kernel
-    from foretune.models.saved.lookup import AUTO, read_predictor
-    from foretune.models.saved.pretrained import load_pretrained
-
+    loaded = _load(predictor, kernel, device)
     output = Output(options.root_options(context).as_json)
-    if predictor == AUTO:
-        if not kernel:
-            raise UsageError("give --kernel: predictor 'auto' is the one shipped for a kernel")
-        loaded = load_pretrained(kernel, device)
-    else:
-        loaded = read_predictor(predictor)
-    if kernel:
-        require_kernel(loaded, kernel)
     if not explain:
         by = objective or _primary_target(loaded).partition("_")[0]
         _show_ranking(output, loaded, problem, options.device_for(loaded, device), count, by)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options, run_files
+from foretune.cli.csv_files import CsvOptions
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.errors import PredictorError, UsageError, require_known
 from foretune.registry import load, registered
@@ -59,6 +60,8 @@ def train(
     separator: str = run_files.SEPARATOR,
     decimal: str = run_files.DECIMAL,
     sizes: str = SIZES,
+    ignore: list[str] = run_files.IGNORE,
+    device: str = run_files.DEVICE,
     group: str = GROUP,
     validate: str = VALIDATE,
     extra_columns: list[str] = EXTRA_COLUMNS,
@@ -92,9 +95,17 @@ def train(
     if resume is not None:
         _check_resume(context)
         resumed = read_predictor(resume)
-    runs = run_files.read_files(
-        files, kernel, map_, resumed, problem, separator=separator, decimal=decimal
+    csv_options = CsvOptions(
+        kernel=kernel,
+        sources=options.parse_key_values(map_, "--map"),
+        sizes=problem,
+        ignored=ignore,
+        device=device,
+        separator=separator,
+        decimal=decimal,
+        finds_roles=True,
     )
+    runs = run_files.read_tables(files, csv_options, resumed)
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     extra = tuple(extra_columns)
     template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
@@ -185,6 +196,7 @@ def evaluate(
     files: list[Path] = run_files.RUNS,
     kernel: str = run_files.ONLY_KERNEL,
     map_: list[str] = run_files.MAP,
+    device: str = run_files.DEVICE,
     drift: bool = typer.Option(
         False, "--drift", help="Only check if the predictor is still valid; exit code 1 if not."
     ),
@@ -197,7 +209,7 @@ def evaluate(
 
     output = Output(options.root_options(context).as_json)
     loaded = read_predictor(predictor)
-    runs = run_files.read_files(files, kernel, map_, loaded)
+    runs = run_files.read_files(files, kernel, map_, loaded, device)
     if drift:
         _show_drift(output, loaded, runs)
         return

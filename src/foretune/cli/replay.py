@@ -1,6 +1,7 @@
 """``foretune replay``: compare searchers on recorded search spaces."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,13 +34,20 @@ MAX_TABLES = 6
 """With more spaces, only their summary is printed; JSON holds each."""
 SHOWN_EVALUATIONS = (10, 50, 200)
 """Evaluations after which tables show the share of the optimum; JSON holds more."""
-_SHARES = [f"at {n}" for n in SHOWN_EVALUATIONS]
-COLUMNS = ("searcher", "95 %", "99 %", "hit", *_SHARES, "score", "ms")
+COLUMNS = (
+    "searcher",
+    "95 %",
+    "99 %",
+    "hit",
+    *(f"at {evaluations}" for evaluations in SHOWN_EVALUATIONS),
+    "score",
+    "ms",
+)
 """Evaluations to 95 and 99 % of the optimum, repeats that reach 95 %, mean shares, overhead."""
 SEARCHER = typer.Option(
     ["surrogate", "random"],
     help=f"{options.SEARCHER_HELP} (repeatable).",
-    autocompletion=options.names_of("searchers"),
+    autocompletion=lambda: list(registered("searchers")),
 )
 PRIOR_HELP = f"Run tables of other devices (repeatable), or a predictor. {options.PREDICTOR_HELP}."
 
@@ -80,28 +88,52 @@ def replay(
     if plot is not None:
         check_figure_name(plot)
         require("matplotlib", "bench", "--plot")
-    parsed_objective, names = Objective.parse(objective), list(dict.fromkeys(searcher))
+    parsed_objective = Objective.parse(objective)
+    names = list(dict.fromkeys(searcher))
     output = Output(options.root_options(context).as_json)
-    recorded = [space for file in files for space in read_spaces(file, parsed_objective)]
+
+    # What is replayed; a prior that a space cannot have is an error before an hour of replays.
+    recorded: list[RecordedSpace] = []
+    for file in files:
+        recorded += read_spaces(file, parsed_objective)
     spaces = _large_spaces(output, recorded)
     source = _read_prior(prior)
-    for space in spaces:  # fail before an hour of replays
+    for space in spaces:
         check_prior_source(source, space)
-    results, scored = [], []
+
+    results = []
+    replayed = []
     with progress_bar() as progress:
         progress.start(f"replaying {counted(len(spaces), 'space')}", len(spaces) * len(names))
         for space in spaces:
             start = prior_from_source(source, space, seed)
             scores = []
             for name in names:
-                results.append(replay_space(space, name, budget, repeats, seed, start.prior, jobs))
-                scores.append(score_replay(space, results[-1]))
+                result = replay_space(
+                    space,
+                    name,
+                    budget=budget,
+                    repeats=repeats,
+                    seed=seed,
+                    prior=start.prior,
+                    n_jobs=jobs,
+                )
+                results.append(result)
+                scores.append(score_replay(space, result))
                 progress.advance(f"{space.name}: {name}")
-            scored.append((scores, start.sources))
-    _show_all(output, scored)
+            replayed.append(_ReplayedSpace(scores, start.sources))
+    _show_all(output, replayed)
     if plot is not None:
         draw_curves(results, plot)
         output.say(f"curves: {plot}")
+
+
+@dataclass(frozen=True)
+class _ReplayedSpace:
+    """The scores of all searchers on one space, and the devices that its prior learned from."""
+
+    scores: "list[Scores]"
+    prior_devices: list[str]
 
 
 def _large_spaces(output: Output, recorded: "list[RecordedSpace]") -> "list[RecordedSpace]":
@@ -124,45 +156,70 @@ def _large_spaces(output: Output, recorded: "list[RecordedSpace]") -> "list[Reco
     return large
 
 
-def _show_all(output: Output, scored: "list[tuple[list[Scores], list[str]]]") -> None:
+def _show_all(output: Output, replayed: "list[_ReplayedSpace]") -> None:
     """Print the scores of every space, with the devices of its prior, and their summary."""
     from foretune.search.replay.scores import summarize
 
-    shown = scored if len(scored) <= MAX_TABLES else []
-    for scores, sources in shown:
-        first = scores[0]
-        within = f"{first.within_5:,} of {first.configurations:,} configurations within 5 %"
-        title = f"{within} of the best; {first.repeats} × {first.budget} evaluations"
-        output.table(f"{first.space}: {title}", COLUMNS, [_row(s) for s in scores])
-        if sources:
-            output.say(f"prior: {', '.join(sources)}")
-    by_searcher = zip(*(scores for scores, _ in scored), strict=True)
-    summaries = [summarize(list(scores)) for scores in by_searcher]
-    if len(scored) > 1:
-        title = f"{len(scored)} spaces: geometric means of evaluations, means of the rest"
-        output.table(title, COLUMNS, [_row(s) for s in summaries])
-    results = [{**vars(s), "prior_devices": sources} for scores, sources in scored for s in scores]
+    if len(replayed) <= MAX_TABLES:
+        for space in replayed:
+            _show_space(output, space)
+
+    scores_of_searchers = zip(*(space.scores for space in replayed), strict=True)
+    summaries = [summarize(list(scores)) for scores in scores_of_searchers]
+    if len(replayed) > 1:
+        title = f"{len(replayed)} spaces: geometric means of evaluations, means of the rest"
+        output.table(title, COLUMNS, [_row(summary) for summary in summaries])
+
+    results = []
+    for space in replayed:
+        devices = {"prior_devices": space.prior_devices}
+        results += [{**vars(scores), **devices} for scores in space.scores]
     output.result({"results": results, "summary": summaries})
 
 
-def _read_prior(names: list[str]) -> "Predictor | UserModel | pd.DataFrame | None":
-    from foretune.models.saved.lookup import NONE, read_model
+def _show_space(output: Output, replayed: "_ReplayedSpace") -> None:
+    """Print a row per searcher."""
+    first = replayed.scores[0]
+    output.table(
+        f"{first.space}: {first.within_5:,} of {first.configurations:,} configurations within 5 % "
+        f"of the best; {first.repeats} × {first.budget} evaluations",
+        COLUMNS,
+        [_row(scores) for scores in replayed.scores],
+    )
+    if replayed.prior_devices:
+        output.say(f"prior: {', '.join(replayed.prior_devices)}")
 
-    names = [name for name in names if name != NONE]
-    tables = [Path(name) for name in names if name.endswith(".parquet")]
-    if len(tables) < len(names) and len(names) > 1:
+
+def _read_prior(names: list[str]) -> "Predictor | UserModel | pd.DataFrame | None":
+    """Read ``--prior``: the runs of all tables, or the predictor; None without either."""
+    from foretune.models.guides.request import NONE
+    from foretune.models.saved.lookup import read_model
+
+    sources = [name for name in names if name != NONE]
+    tables = [Path(name) for name in sources if name.endswith(".parquet")]
+    if len(tables) < len(sources) and len(sources) > 1:
         raise UsageError("--prior takes run tables or one predictor: give either")
     if tables:
         return read_files(tables, None)
-    return read_model(names[0]) if names else None
+    return read_model(sources[0]) if sources else None
 
 
-def _row(s: "Figures") -> list[str]:
-    return [
-        s.searcher,
-        *("–" if n is None else f"{n:.0f}" for n in (s.evals_to_95, s.evals_to_99)),
-        f"{100 * s.hit_95:.0f} %",
-        *(f"{s.fraction_at[n]:.3f}" if n in s.fraction_at else "–" for n in SHOWN_EVALUATIONS),
-        f"{s.score:.2f}" if math.isfinite(s.score) else "–",
-        short_number(s.overhead_ms, 2),
+def _row(figures: "Figures") -> list[str]:
+    """Return the cells of `COLUMNS`; a dash for what was not reached."""
+    shares = [
+        f"{figures.fraction_at[n]:.3f}" if n in figures.fraction_at else "–"
+        for n in SHOWN_EVALUATIONS
     ]
+    return [
+        figures.searcher,
+        _evaluations(figures.evals_to_95),
+        _evaluations(figures.evals_to_99),
+        f"{100 * figures.hit_95:.0f} %",
+        *shares,
+        f"{figures.score:.2f}" if math.isfinite(figures.score) else "–",
+        short_number(figures.overhead_ms, 2),
+    ]
+
+
+def _evaluations(count: float | None) -> str:
+    return "–" if count is None else f"{count:.0f}"

@@ -1,21 +1,18 @@
 """Reads the run tables of commands: Parquet files, or CSV files with arbitrary columns."""
 
-import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from foretune.cli.csv_files import CsvOptions, read_csv_file
 from foretune.cli.options import parse_key_values
-from foretune.errors import DataWarning, RunTableError, UsageError, require_known
-from foretune.registry import get_kernel, registered
-from foretune.values import counted
+from foretune.errors import RunTableError, UsageError, require_known
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.datasets.text_tables import Dialect
     from foretune.models.predictor import Predictor
 
 RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
@@ -23,6 +20,8 @@ ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold s
 SEPARATOR = typer.Option("", help="Separator of CSV files; found if left out.")
 DECIMAL = typer.Option("", help="Decimal mark of CSV files, . or ,; found if left out.")
 MAP = typer.Option([], "--map", help="A CSV column: 'time_ms=latency_us*0.001' (repeatable).")
+IGNORE = typer.Option([], "--ignore", help="A column of CSV files to leave out (repeatable).")
+DEVICE = typer.Option("", help="Device of CSV files that name none: 'RTX 4090', or cpu: this one.")
 
 
 def require_files(files: Sequence[Path]) -> None:
@@ -37,39 +36,50 @@ def read_files(
     kernel: str | None,
     maps: Sequence[str] = (),
     predictor: "Predictor | None" = None,
-    problem: Sequence[str] = (),
-    separator: str = "",
-    decimal: str = "",
+    device: str = "",
 ) -> "pd.DataFrame":
     """Return the rows of ``files``; with ``kernel``, only those of this kernel.
 
-    Columns of CSV files that a run table lacks are sizes of the problem (all, or those in
-    ``problem``, or those that the ``predictor`` knows), or else configuration. ``maps`` has texts
-    ``COLUMN=SOURCE``, see `generic`. ``separator`` and ``decimal`` are found if empty. A
-    CSV file without a kernel column gets the name ``kernel``.
+    Columns of CSV files that a run table lacks are as the ``predictor`` knows them. ``maps`` has
+    texts ``COLUMN=SOURCE``. For ``kernel`` and ``device``, see `CsvOptions`.
     Raises RunTableError, UsageError if a file cannot be read, or lacks the kernel or a column.
     """
+    return read_tables(
+        files,
+        CsvOptions(kernel=kernel, sources=parse_key_values(maps, "--map"), device=device),
+        predictor,
+    )
+
+
+def read_tables(
+    files: list[Path], options: CsvOptions, predictor: "Predictor | None" = None
+) -> "pd.DataFrame":
+    """Return the rows of ``files``, see `read_files`; ``options`` are for CSV files."""
     import pandas as pd
 
     from foretune.datasets.runs import CSV_SUFFIXES
 
     csv_files = [f for f in files if f.name.lower().endswith(CSV_SUFFIXES)]
-    if (problem or maps) and len(csv_files) < len(files):
-        raise UsageError(
-            "only CSV files take --sizes and --map: leave them out, or give files that end with "
-            f"{' or '.join(CSV_SUFFIXES)}"
-        )
-    if (separator or decimal) and not csv_files:
+    if len(csv_files) < len(files):
+        given = {
+            "--sizes": options.sizes,
+            "--map": options.sources,
+            "--ignore": options.ignored,
+            "--device": options.device,
+        }
+        unused = " and ".join(name for name, value in given.items() if value)
+        if unused:
+            raise UsageError(
+                f"only CSV files take {unused}: leave that out, or give files that end with "
+                f"{' or '.join(CSV_SUFFIXES)}"
+            )
+    if (options.separator or options.decimal) and not csv_files:
         raise UsageError("only CSV files take --separator and --decimal: leave them out")
-    sources = parse_key_values(maps, "--map")
-    chosen = dialect(separator, decimal)
     parts = [
-        _read_csv_file(f, kernel, sources, predictor, problem, chosen)
-        if f in csv_files
-        else _read_run_table(f)
-        for f in files
+        read_csv_file(file, options, predictor) if file in csv_files else _read_run_table(file)
+        for file in files
     ]
-    return select_rows(pd.concat(parts, ignore_index=True), "kernel", kernel)
+    return select_rows(pd.concat(parts, ignore_index=True), "kernel", options.kernel)
 
 
 def _read_run_table(file: Path) -> "pd.DataFrame":
@@ -105,88 +115,3 @@ def select_rows(runs: "pd.DataFrame", column: str, name: str | None) -> "pd.Data
         return runs
     require_known(f"{column} in these files", name, map(str, runs[column].unique()))
     return runs[runs[column] == name].reset_index(drop=True)
-
-
-def _read_csv_file(
-    file: Path,
-    kernel: str | None,
-    sources: Mapping[str, str],
-    predictor: "Predictor | None",
-    problem: Sequence[str],
-    dialect: "Dialect",
-) -> "pd.DataFrame":
-    from foretune.datasets.importers import import_runs
-    from foretune.datasets.importers.columns import as_number
-    from foretune.datasets.importers.files import read_table
-    from foretune.datasets.importers.generic import stated_status, time_column
-    from foretune.datasets.plain_tables import UNNAMED, run_columns
-    from foretune.datasets.schema import columns_of
-
-    constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}
-    sources = {c: v for c, v in sources.items() if c not in constants}
-    table = read_table(file, dialect=dialect).rename(columns=str)
-    columns = list(map(str, table.columns))
-    if not {"time_ms"} & {*sources, *constants, *columns}:
-        found = time_column(table, file)
-        if found is not None:
-            sources["time_ms"] = found
-    if "status" not in sources:
-        # How a run ended is neither its problem nor its configuration.
-        said = {"status", *problem, *sources.values()}
-        stated = [c for c in stated_status(table) if c not in said]
-        columns = [c for c in columns if c not in stated]
-    device = UNNAMED
-    if predictor is not None:
-        kernel, devices = predictor.kernel_name_, predictor.runs_["device"].unique()
-        device = str(devices[0]) if len(devices) == 1 else UNNAMED
-        known = {c.removeprefix("problem.") for c in columns_of(predictor.runs_, "problem")}
-        problem = problem or [c for c in columns if c in known]
-    mapping = run_columns(columns, problem, sources)
-    if "time_ms" not in mapping:
-        how_to = "name the time's column with --map time_ms=COLUMN*FACTOR"
-        raise UsageError(f"{file} has no column time_ms: {how_to}; there are {', '.join(columns)}")
-    named = None if "kernel" in mapping else kernel or _kernel_name(file, mapping)
-    where = None if "device" in mapping else device
-    imported = import_runs(
-        file,
-        "generic",
-        kernel=named,
-        device=where,
-        mapping=mapping,
-        constants=constants,
-        separator=dialect.separator,
-        decimal=dialect.decimal,
-    )
-    for note in imported.notes:
-        typer.echo(note, err=True)
-    for reason, count in imported.rejected.items():
-        left_out = f"{counted(count, 'row')} of {file} left out"
-        warnings.warn(f"{left_out}: {reason}", DataWarning, stacklevel=2)
-    return imported.runs
-
-
-def dialect(separator: str, decimal: str) -> "Dialect":
-    r"""Return what the options say about text tables; a separator may be written ``\t``."""
-    from foretune.datasets.importers import checked_dialect
-
-    separator = "\t" if separator == "\\t" else separator
-    return checked_dialect(separator or None, decimal or None)
-
-
-def _kernel_name(file: Path, columns: Collection[str]) -> str:
-    """Return the file's name, unless a kernel of ours has that name and other parameters."""
-    from foretune.datasets.plain_tables import UNNAMED
-
-    name = file.name.partition(".")[0]
-    is_known = name in registered("families") or is_registered(name, columns)
-    return name if is_known or name not in registered("kernels") else UNNAMED
-
-
-def is_registered(kernel: str, columns: Collection[str]) -> bool:
-    """Whether there is a kernel of this name, and run-table ``columns`` have its parameters."""
-    if kernel not in registered("kernels"):
-        return False
-    found = get_kernel(kernel)
-    sizes = [f"problem.{p.name}" for p in found.problem_parameters if p.default is None]
-    knobs = found.space(found.training_problems(1)[0]).names
-    return {*sizes, *(f"config.{name}" for name in knobs)} <= set(columns)

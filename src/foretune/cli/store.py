@@ -1,13 +1,13 @@
 """``foretune store``: list, show, export, merge and forget tuned results."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import options, store_vllm
 from foretune.cli.output import Output
 from foretune.errors import UsageError
 from foretune.problem import Problem, shared_values, shown_values
@@ -16,13 +16,11 @@ from foretune.values import counted, percent
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.tune.doors.vllm import ParameterNames
     from foretune.tune.store import Store, Subject
     from foretune.tune.store.reader import StoreReader
 
 MAX_VALUE_LENGTH = 16  # characters of a value in a table; --json has all
-VLLM_KERNEL = "fused_moe"
-VLLM_MARK = ",device_name="  # part of the names of vLLM's tuned files
+SHOWN_HASH_DIGITS = 8
 
 
 def store(
@@ -64,16 +62,19 @@ def store(
         raise UsageError("give only one of --export, --merge and --forget")
     if everything and not forget:
         raise UsageError("--all is for --forget: add it")
-    output, where = Output(root.as_json), root.required_store
-    wanted = Problem.parse(problem) if problem else None
-    chosen = _Chosen(kernel, device, source, wanted)
+    output = Output(root.as_json)
+    where = root.required_store
+    given_problem = Problem.parse(problem) if problem else None
+    chosen = _Chosen(kernel=kernel, device=device, source=source, problem=given_problem)
     if merge:
         options.reject_options(context, ("source",), "--merge does not take")
-        _merge(output, where, merge, (kernel or VLLM_KERNEL, device, _naming(map_, wanted)))
+        layers = store_vllm.TunedLayers.from_options(kernel, device, map_, given_problem)
+        _merge(output, where, merge, layers)
     elif forget:
         _forget(output, where, chosen, everything)
-    elif export is not None and VLLM_MARK in export.name:
-        _export_vllm(output, where, kernel or VLLM_KERNEL, export, _naming(map_, wanted))
+    elif export is not None and store_vllm.is_tuned_file(export):
+        layers = store_vllm.TunedLayers.from_options(kernel, device, map_, given_problem)
+        store_vllm.export_tuned_file(output, open_tuned(where), export, layers)
     elif export is not None:
         options.reject_options(context, ("problem", "device", "source"), "--export does not take")
         _export(output, where, kernel, export)
@@ -86,7 +87,10 @@ def store(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The part of a store that a command selects: kernel, and perhaps device, code or problem."""
+    """The part of a store that a command selects: kernel, and perhaps device, code or problem.
+
+    What is empty or None selects all.
+    """
 
     kernel: str
     device: str
@@ -94,8 +98,12 @@ class _Chosen:
     problem: Problem | None
 
     def subjects(self, tuned: "StoreReader") -> "list[Subject]":
-        found = [s for s in tuned.find_subjects(self.kernel) if self.device in ("", s.device)]
-        return [s for s in found if s.source.startswith(self.source)]
+        """Return the subjects of this kernel, device and code."""
+        return [
+            subject
+            for subject in tuned.find_subjects(self.kernel)
+            if self.device in ("", subject.device) and subject.source.startswith(self.source)
+        ]
 
 
 def open_tuned(path_or_url: str | None) -> "StoreReader":
@@ -111,58 +119,80 @@ def open_tuned(path_or_url: str | None) -> "StoreReader":
 
 
 def _list(output: Output, tuned: "StoreReader") -> None:
-    found = tuned.summary()
-    rows: dict[str, list[list[str]]] = {}
-    for s in found:
-        counts = [str(n) for n in (s.problems, s.measurements, s.failed, s.choices)]
-        heading = f"{s.subject.device}, {s.subject.versions}"
-        rows.setdefault(heading, []).append([s.subject.kernel, s.subject.source[:8], *counts])
-    output.say(tuned.name if rows else f"{tuned.name}: nothing has been tuned yet")
-    for heading, listed in rows.items():
+    """Print a table per device and versions, with a row per kernel."""
+    summaries = tuned.summary()
+    rows_of_heading: dict[str, list[list[str]]] = {}
+    for summary in summaries:
+        subject = summary.subject
+        rows = rows_of_heading.setdefault(f"{subject.device}, {subject.versions}", [])
+        rows.append(
+            [
+                subject.kernel,
+                subject.source[:SHOWN_HASH_DIGITS],
+                str(summary.problems),
+                str(summary.measurements),
+                str(summary.failed),
+                str(summary.choices),
+            ]
+        )
+
+    output.say(tuned.name if summaries else f"{tuned.name}: nothing has been tuned yet")
+    columns = ("kernel", "code", "problems", "runs", "failed", "chosen")
+    for heading, rows in rows_of_heading.items():
         output.say(f"\n{heading}")
-        columns = ("kernel", "code", "problems", "runs", "failed", "chosen")
-        output.table("", columns, listed)
-    output.result({"store": tuned.name, "subjects": [asdict(s) for s in found]})
+        output.table("", columns, rows)
+    output.result({"store": tuned.name, "subjects": [asdict(summary) for summary in summaries]})
 
 
 def _show(output: Output, tuned: "StoreReader", chosen: _Chosen) -> None:
-    found = {s: _problem_entries(tuned, s, chosen.problem) for s in chosen.subjects(tuned)}
-    if not any(found.values()):
-        conditions = " ".join(str(p) for p in (chosen.problem, chosen.device, chosen.source) if p)
-        raise UsageError(f"{tuned.name} has no {chosen.kernel} {conditions}".rstrip())
-    for subject, problems in found.items():
-        if problems:
-            code = f"{subject.kernel} {subject.source[:8]}"
-            shared = shared_values([p["problem"] for p in problems])
-            output.table(
-                f"{code} on {subject.device}, {subject.versions}",
-                ("problem", "runs", "best ms", "how", "regret", "chosen"),
-                [_problem_row(p, shared) for p in problems],
-            )
-            if shared:
-                values = _format_values(shown_values(shared))
-                output.console.print(f"all problems: {values}", markup=False)
-    subjects = [{**asdict(s), "problems": problems} for s, problems in found.items()]
+    """Print a table per subject, with a row per problem; JSON has every measurement."""
+    problems_of_subject = {
+        subject: list(_problem_entries(tuned, subject, chosen.problem))
+        for subject in chosen.subjects(tuned)
+    }
+    if not any(problems_of_subject.values()):
+        conditions = [str(c) for c in (chosen.problem, chosen.device, chosen.source) if c]
+        raise UsageError(f"{tuned.name} has no {' '.join([chosen.kernel, *conditions])}")
+
+    for subject, problems in problems_of_subject.items():
+        if not problems:
+            continue
+        code = f"{subject.kernel} {subject.source[:SHOWN_HASH_DIGITS]}"
+        shared = shared_values([entry["problem"] for entry in problems])
+        output.table(
+            f"{code} on {subject.device}, {subject.versions}",
+            ("problem", "runs", "best ms", "how", "regret", "chosen"),
+            [_problem_row(entry, shared) for entry in problems],
+        )
+        if shared:
+            values = _format_values(shown_values(shared))
+            output.console.print(f"all problems: {values}", markup=False)
+
+    subjects = [
+        {**asdict(subject), "problems": problems}
+        for subject, problems in problems_of_subject.items()
+    ]
     output.result({"store": tuned.name, "subjects": subjects})
 
 
 def _export(output: Output, where: str | None, kernel: str, target: Path) -> None:
+    """Write a store, or one kernel's part of it, as JSON or as a run table."""
     from foretune.datasets.runs import write_runs
 
     tuned = open_tuned(where)
     subjects = tuned.find_subjects(kernel or None)
-    message = f"{target}: {counted(len(subjects), 'kernel')} of {tuned.name}"
     if target.suffix == ".json":
         tuned.export(target, kernel or None)
+        content = counted(len(subjects), "kernel")
     elif target.suffix == ".parquet":
         runs = tuned.runs(subjects=subjects)
         if runs.empty:
             raise UsageError(f"{tuned.name} holds no measurements: there is nothing to train on")
         write_runs(target, _with_local_specs(runs))
-        message = f"{target}: {counted(len(runs), 'run')} of {tuned.name}"
+        content = counted(len(runs), "run")
     else:
         raise UsageError(f"{target}: use .json, to ship or merge, or .parquet, to train on")
-    output.say(message)
+    output.say(f"{target}: {content} of {tuned.name}")
     output.result({"out": str(target), "subjects": len(subjects), "store": tuned.name})
 
 
@@ -173,131 +203,123 @@ def _with_local_specs(runs: "pd.DataFrame") -> "pd.DataFrame":
     from foretune.collect.devices import local_cpu, local_gpus
     from foretune.datasets.runs import with_specs_of
 
-    local = {device.name: device for device in (local_cpu(measure=False), *local_gpus())}
-    by_device = runs.groupby("device", sort=False)
-    return pd.concat([with_specs_of(rows, local.get(str(n))) for n, rows in by_device]).sort_index()
-
-
-def _export_vllm(
-    output: Output, where: str | None, kernel: str, target: Path, naming: "ParameterNames"
-) -> None:
-    from foretune.tune.doors.vllm import Layer, export_vllm
-
-    tuned, layer = open_tuned(where), Layer.from_file(target)
-    subject = tuned.newest_subject(kernel, layer.device)
-    path, count = export_vllm(tuned, target.parent, subject, layer, naming)
-    output.say(f"{path}: {count} numbers of tokens")
-    output.result({"out": str(path), "tokens": count, **asdict(subject)})
+    local_devices = [local_cpu(measure=False), *local_gpus()]
+    device_of_name = {device.name: device for device in local_devices}
+    parts = [
+        with_specs_of(rows, device_of_name.get(str(name)))
+        for name, rows in runs.groupby("device", sort=False)
+    ]
+    return pd.concat(parts).sort_index()
 
 
 def _merge(
-    output: Output,
-    where: str | None,
-    files: list[Path],
-    vllm: "tuple[str, str, ParameterNames]",
+    output: Output, where: str | None, files: list[Path], layers: store_vllm.TunedLayers
 ) -> None:
     """Merge exported files: the newest measurement of each configuration stays."""
     from foretune.tune.store import Store
 
-    target, merged, imported = Store(where), [], []
+    target = Store(where)
+    merged: list[dict[str, Any]] = []
+    imported: list[dict[str, Any]] = []
     for file in files:
-        if VLLM_MARK in file.name:
-            imported.append(_import_vllm(output, target, file, *vllm))
+        if store_vllm.is_tuned_file(file):
+            imported.append(store_vllm.import_tuned_file(output, target, file, layers))
             continue
         new = target.merge(file)
         merged.append({"file": str(file), **asdict(new)})
-        found = f"{new.measurements} new measurements, {new.choices} new choices"
-        output.say(f"{file}: {found}, {new.unchanged} already known")
+        output.say(
+            f"{file}: {new.measurements} new measurements, {new.choices} new choices, "
+            f"{new.unchanged} already known"
+        )
     output.result({"store": target.name, "merged": merged, "imported": imported})
 
 
-def _import_vllm(
-    output: Output, target: "Store", file: Path, kernel: str, device: str, naming: "ParameterNames"
-) -> dict[str, Any]:
-    """Add vLLM's choices to the newest version of the kernel; existing choices stay."""
-    from foretune.tune.doors.vllm import import_vllm, read_vllm
-
-    device_name = device or read_vllm(file).layer.device
-    known = [s for s in target.subjects() if (s.kernel, s.device) == (kernel, device_name)]
-    subject = target.newest_subject(kernel, device_name) if known else None
-    subject, new, kept = import_vllm(target, file, kernel, subject, naming)
-    output.say(f"{file}: {new} choices of {kernel} on {subject.device}, {kept} already known")
-    return {"file": str(file), **asdict(subject), "choices": new, "kept": kept}
-
-
-def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames":
-    from foretune.tune.doors.vllm import ParameterNames
-
-    names = options.parse_key_values(maps, "--map", "NAME=VALUE")
-    return ParameterNames({theirs: ours for ours, theirs in names.items()}, dict(extra or {}))
-
-
 def _forget(output: Output, where: str | None, chosen: _Chosen, everything: bool) -> None:
+    """Delete the measurements and choices of what was chosen."""
     from foretune.tune.store import Store
 
     if everything == bool(chosen.kernel):
         raise UsageError("--forget: give either a kernel or --all")
     if everything and (chosen.problem is not None or chosen.device or chosen.source):
-        unused = "--problem, --device and --source"
-        raise UsageError(f"--forget --all deletes everything: leave {unused} out")
+        raise UsageError(
+            "--forget --all deletes everything: leave --problem, --device and --source out"
+        )
     target = Store(where, create=False)
     if everything:
-        forgotten = target.forget()
+        n_forgotten = target.forget()
     else:
-        found = chosen.subjects(target)
-        forgotten = sum(_forget_subject(target, s, chosen.problem) for s in found)
-    output.say(f"{target.name}: {forgotten} measurements and choices forgotten")
-    output.result({"store": target.name, "forgotten": forgotten})
+        n_forgotten = sum(
+            _forget_subject(target, subject, chosen.problem) for subject in chosen.subjects(target)
+        )
+    output.say(f"{target.name}: {n_forgotten} measurements and choices forgotten")
+    output.result({"store": target.name, "forgotten": n_forgotten})
 
 
-def _forget_subject(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
+def _forget_subject(target: "Store", subject: "Subject", chosen: Problem | None) -> int:
+    """Delete what a subject has of the chosen problems, and return how much it was."""
     from foretune.tune.store.subject import matches
 
-    if wanted is None:
+    if chosen is None:
         return target.forget(subject)
-    known = {m.problem for m in target.measurements(subject)} | {*target.choices(subject)}
-    return sum(target.forget(subject, p) for p in known if matches(p, wanted))
+    measured = {measurement.problem for measurement in target.measurements(subject)}
+    problems = measured | set(target.choices(subject))
+    return sum(target.forget(subject, p) for p in problems if matches(p, chosen))
 
 
 def _problem_entries(
-    tuned: "StoreReader", subject: "Subject", wanted: Problem | None
-) -> list[dict[str, Any]]:
+    tuned: "StoreReader", subject: "Subject", chosen: Problem | None
+) -> Iterator[dict[str, Any]]:
+    """Yield the chosen problems of a subject, each with its choice and its measurements."""
     from foretune.tune.store import subject as naming
 
+    # The same problem may have been tuned for several lists of candidates: the newest choice stays.
+    choices = {}
     oldest_first = sorted(tuned.choices(subject).items(), key=lambda item: item[1].chosen_at)
-    untagged = ((naming.without_names(p, naming.CANDIDATES_TAG), c) for p, c in oldest_first)
-    choices = dict(untagged)  # the newest stays
-    measured = naming.group_by_problem(tuned.measurements(subject))
-    found = []
-    for problem in sorted({*measured, *choices}, key=naming.sort_key):
-        if naming.matches(problem, wanted):
-            rows, choice = measured.get(naming.without_tags(problem), []), choices.get(problem)
-            found.append(
-                {
-                    "problem": dict(problem),
-                    "choice": choice and {**asdict(choice), "config": dict(choice.config)},
-                    "best_ms": min((m.time_ms for m in rows if m.ok), default=None),
-                    "measurements": [
-                        {"config": dict(m.config), "status": m.status.value, "time_ms": m.time_ms}
-                        for m in rows
-                    ],
-                }
-            )
-    return found
+    for problem, choice in oldest_first:
+        choices[naming.without_names(problem, naming.CANDIDATES_TAG)] = choice
+
+    measurements_of_problem = naming.group_by_problem(tuned.measurements(subject))
+    problems = sorted({*measurements_of_problem, *choices}, key=naming.sort_key)
+    for problem in problems:
+        if not naming.matches(problem, chosen):
+            continue
+        newest_choice = choices.get(problem)
+        measurements = measurements_of_problem.get(naming.without_tags(problem), [])
+        yield {
+            "problem": dict(problem),
+            "choice": newest_choice
+            and {**asdict(newest_choice), "config": dict(newest_choice.config)},
+            "best_ms": min((m.time_ms for m in measurements if m.ok), default=None),
+            "measurements": [
+                {"config": dict(m.config), "status": m.status.value, "time_ms": m.time_ms}
+                for m in measurements
+            ],
+        }
 
 
-def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
-    varying = {name: value for name, value in problem["problem"].items() if name not in shared}
-    choice, best, chosen = problem["choice"], problem["best_ms"], ["–", "–", "–"]
+def _problem_row(entry: Mapping[str, Any], shared: Mapping[str, Any]) -> list[str]:
+    """Return a row of the table of problems; it leaves out the values that all problems share."""
+    problem = {name: value for name, value in entry["problem"].items() if name not in shared}
+    best_ms = entry["best_ms"]
+    choice = entry["choice"]
+    cells_of_choice = ["–", "–", "–"]
     if choice:
-        chosen = [choice["how"], percent(choice["regret"]), _format_values(choice["config"])]
-    runs = str(len(problem["measurements"]))
-    return [_format_values(shown_values(varying)), runs, f"{best:.4g}" if best else "–", *chosen]
+        config = _format_values(choice["config"])
+        cells_of_choice = [choice["how"], percent(choice["regret"]), config]
+    return [
+        _format_values(shown_values(problem)),
+        str(len(entry["measurements"])),
+        f"{best_ms:.4g}" if best_ms else "–",
+        *cells_of_choice,
+    ]
 
 
 def _format_values(values: Mapping[str, Any]) -> str:
-    texts = ((name, str(value)) for name, value in values.items())
-    return " ".join(
-        f"{name}={text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 1] + '…'}"
-        for name, text in texts
-    )
+    """Return values as ``M=64 N=32``; long ones are cut."""
+    return " ".join(f"{name}={_shorten(str(value))}" for name, value in values.items())
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= MAX_VALUE_LENGTH:
+        return text
+    return text[: MAX_VALUE_LENGTH - 1] + "…"

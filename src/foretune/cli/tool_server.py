@@ -33,8 +33,9 @@ INSTRUCTIONS = """Make kernels faster, and prove it. Work on files in the served
 2. judge: check that a candidate is correct, and how much faster it is than a reference.
 3. predict: times that a trained predictor expects, without measuring.
 4. inspect: what Triton compiles for a GPU, without a GPU.
+5. gate: compare two commits of the served repository by its benchmarks.
 
-Only a verdict of judge or tune with its interval counts as faster."""
+Only a verdict of judge, tune or gate with its interval counts as faster."""
 LAST_LINES = 20
 """Lines of a command's messages that a result repeats."""
 STOP_S = 10.0
@@ -68,6 +69,25 @@ class ServedFolder:
         if not path.is_relative_to(self.root):
             raise ToolError(f"{text} lies outside of the served folder {self.root}")
         return path
+
+    def revisions(self, text: str) -> str:
+        """Return BASE..HEAD of the repository that is served as a whole."""
+        if ".." not in text or text.startswith("-"):
+            raise ToolError(f"{text} is no BASE..HEAD: name two commits, such as main..HEAD")
+
+        # Imported here: the other tools do without, and start sooner.
+        from foretune.tune.gate.revisions import Repository
+
+        try:
+            repository = Repository(self.root)
+        except UsageError as e:
+            raise ToolError(str(e)) from e
+        if repository.root.resolve() != self.root:
+            raise ToolError(
+                f"the repository is {repository.root}, and only {self.root} is served: "
+                "start foretune mcp in the repository's folder"
+            )
+        return text
 
 
 @dataclass(frozen=True)
@@ -156,7 +176,13 @@ class Tools:
         self,
         context: Context[Any],
         function: Location,
-        problem: Annotated[str, Field(description="sizes, 'N=1024'; empty if it has none")] = "",
+        inputs: Annotated[
+            list[str],
+            Field(description="a plain function's inputs in order: 'float32[8,4]', 'int32=7'"),
+        ] = [],  # noqa: B006
+        problem: Annotated[
+            str, Field(description="a kernel's sizes, 'N=1024'; empty for a plain function")
+        ] = "",
         params: Annotated[
             list[str], Field(description="knobs like 'block=1,16'; empty for a tunable's own")
         ] = [],  # noqa: B006
@@ -169,7 +195,11 @@ class Tools:
         verdict: win, no_win or inconclusive. Outputs of all values are compared with the default's.
         """
         arguments = ["tune", self.folder.location(function), *_option("--problem", problem)]
-        arguments += [*_options("--param", params), *_options("--restrict", restrict)]
+        arguments += [
+            *_options("--arg", inputs),
+            *_options("--param", params),
+            *_options("--restrict", restrict),
+        ]
         return await self.runner.run([*arguments, *_option("--budget", budget)], context)
 
     async def judge(
@@ -229,6 +259,31 @@ class Tools:
         command += [*_options("--arg", arguments), *_options("--config", configs)]
         return await self.runner.run(command, context)
 
+    async def gate(
+        self,
+        context: Context[Any],
+        revisions: Annotated[str, Field(description="BASE..HEAD, such as 'main..HEAD'")],
+        benchmarks: Annotated[
+            str, Field(description="file or folder in the repository; empty: benchmarks/, …")
+        ] = "",
+        only: Annotated[list[str], Field(description="parts of the benchmarks' names")] = [],  # noqa: B006
+        budget: Annotated[float, Field(description="seconds of measuring", gt=0)] = 60.0,
+        relevant: Annotated[float, Field(description="change that counts", gt=0, lt=1)] = 0.02,
+        compare: Annotated[bool, Field(description="whether outputs must be equal")] = False,
+    ) -> dict[str, Any]:
+        """Build two commits of the served repository, and compare them by their benchmarks.
+
+        The result says per benchmark: faster, slower, same or cannot tell, with the ratio and its
+        interval. exit_code is 1 if something is slower. The commits' own installation runs.
+        """
+        arguments = ["gate", self.folder.revisions(revisions)]
+        if benchmarks:
+            arguments.append(str(self.folder.path(benchmarks)))
+        arguments += [f"--budget={budget}", f"--relevant={relevant}", *_options("--only", only)]
+        if compare:
+            arguments.append("--compare")
+        return await self.runner.run(arguments, context)
+
 
 def make_server(root: Path) -> MCPServer[Any]:
     """Return a server of one folder's files; UsageError if there is no such folder."""
@@ -239,7 +294,7 @@ def make_server(root: Path) -> MCPServer[Any]:
         name="foretune", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
     )
     tools = Tools(ServedFolder(root), CommandRunner(root))
-    for tool in (tools.tune, tools.judge, tools.predict, tools.inspect):
+    for tool in (tools.tune, tools.judge, tools.predict, tools.inspect, tools.gate):
         server.tool()(tool)
     return server
 

@@ -18,6 +18,8 @@ from foretune.values import counted
 
 if TYPE_CHECKING:
     from foretune.collect.compiled.compile_result import CompileResult
+LIMIT_PREFIX = "limited_by_"
+"""Begins the features that say what limits the resident blocks."""
 
 
 def inspect(
@@ -61,32 +63,41 @@ def inspect(
         raise UsageError("give --target sm_90, or --all-gpus")
     if cache_dir is not None:
         require_writable(cache_dir, "--cache-dir")
-    outcomes = _compile(kernel, arg, config, target, time_limit, cache_dir)
+    outcomes = _compile(
+        kernel, arg, config, target=target, time_limit=time_limit, cache_dir=cache_dir
+    )
+
     rows = [[_format_config(o.config), *_cells(o)] for o in outcomes if o.static]
-    columns = ("config", "regs", "spill B", "shared B", "per SM, limit", "s")
     if rows:
+        columns = ("config", "regs", "spill B", "shared B", "per SM, limit", "s")
         output.table(f"{kernel} for {target}", columns, rows)
         output.say("per SM: resident blocks, and what limits them")
     for outcome in outcomes:
         if not outcome.ok:
             output.say(f"{outcome.status}: {_format_config(outcome.config)}: {outcome.error}")
-    built = sum(o.ok for o in outcomes)
+    n_built = sum(outcome.ok for outcome in outcomes)
     if cache_dir is not None:
-        cached = f"{sum(o.cached for o in outcomes)} of them already cached"
-        output.say(f"{cache_dir}: {built} of {len(outcomes)} configurations, {cached}")
-    shown = {name for o in outcomes for name in o.static}
+        n_cached = sum(outcome.cached for outcome in outcomes)
+        output.say(
+            f"{cache_dir}: {n_built} of {len(outcomes)} configurations, "
+            f"{n_cached} of them already cached"
+        )
+
+    shown_features = set().union(*(outcome.static for outcome in outcomes))
     output.result(
         {
             "kernel": kernel,
             "target": target,
             "cache_dir": cache_dir and str(cache_dir),
-            "built": built,
-            "failed": len(outcomes) - built,
+            "built": n_built,
+            "failed": len(outcomes) - n_built,
             "configs": outcomes,
-            "features": {name: what for name, what in FEATURES.items() if name in shown},
+            "features": {
+                name: meaning for name, meaning in FEATURES.items() if name in shown_features
+            },
         }
     )
-    if built < len(outcomes):
+    if n_built < len(outcomes):
         raise typer.Exit(1)
 
 
@@ -97,35 +108,34 @@ def _foretell(output: Output, kernel: str, arg: list[str], config: list[str]) ->
     from foretune.collect.compiled.foretelling import foretell
     from foretune.collect.compiled.gpu_targets import TARGETS
 
-    configs = [Configuration.parse(c) for c in config] or _autotuner_configs(kernel)
+    configs = [Configuration.parse(text) for text in config] or _autotuner_configs(kernel)
     arguments = dict(map(parse_argument, arg))
-    reasons = foretell(load_kernel(kernel), arguments, configs, list(TARGETS.values()))
+    reasons_of_target = foretell(load_kernel(kernel), arguments, configs, list(TARGETS.values()))
 
     rows = []
-    without_any = []
-    for name, of_target in reasons.items():
-        failures = [reason for reason in of_target if reason]
+    targets_without_any = []
+    for target, reasons in reasons_of_target.items():
+        failures = [reason for reason in reasons if reason]
         if len(failures) == len(configs):
-            without_any.append(name)
+            targets_without_any.append(target)
+        may_run = f"{len(configs) - len(failures)} of {len(configs)}"
         most_frequent = max(failures, key=failures.count, default="")
-        rows.append([name, f"{len(configs) - len(failures)} of {len(configs)}", most_frequent])
+        rows.append([target, may_run, most_frequent])
     output.table(kernel, ("architecture", "may run", "why not the others, for example"), rows)
-    if without_any:
-        output.say(f"No configuration runs on {', '.join(without_any)}: add a smaller one")
+    if targets_without_any:
+        names = ", ".join(targets_without_any)
+        output.say(f"No configuration runs on {names}: add a smaller one")
+
+    configs_of_target = {}
+    for target, reasons in reasons_of_target.items():
+        configs_of_target[target] = [
+            {"config": config, "reason": reason}
+            for config, reason in zip(configs, reasons, strict=True)
+        ]
     output.result(
-        {
-            "kernel": kernel,
-            "without_any": without_any,
-            "targets": {
-                name: [
-                    {"config": config, "reason": reason}
-                    for config, reason in zip(configs, of_target, strict=True)
-                ]
-                for name, of_target in reasons.items()
-            },
-        }
+        {"kernel": kernel, "without_any": targets_without_any, "targets": configs_of_target}
     )
-    if without_any:
+    if targets_without_any:
         raise typer.Exit(1)
 
 
@@ -133,34 +143,37 @@ def _compile(
     kernel: str,
     arg: list[str],
     config: list[str],
+    *,
     target: str,
     time_limit: float,
     cache_dir: Path | None,
 ) -> "list[CompileResult]":
+    """Compile every configuration, and return what came out, in their order."""
     from foretune.collect.compiled.arguments import parse_argument
     from foretune.collect.compiled.compile_pool import compile_configs
     from foretune.collect.compiled.gpu_targets import get_target
 
-    configs = [Configuration.parse(c) for c in config] or _autotuner_configs(kernel)
-    arguments = dict(map(parse_argument, arg))
+    configs = [Configuration.parse(text) for text in config] or _autotuner_configs(kernel)
     outcomes: dict[int, CompileResult] = {}
     with progress_bar() as progress:
         progress.start("compiling", len(configs))
-        for position, outcome in compile_configs(
+        compiled = compile_configs(
             kernel,
             (),
             configs,
             get_target(target),
-            kwargs=arguments,
+            kwargs=dict(map(parse_argument, arg)),
             limit_s=options.require_positive(time_limit, "--time-limit"),
             cache_dir=cache_dir and str(cache_dir),
-        ):
+        )
+        for position, outcome in compiled:  # as they finish
             outcomes[position] = outcome
             progress.advance(_format_config(outcome.config))
-    return [outcomes[i] for i in range(len(configs))]
+    return [outcomes[position] for position in range(len(configs))]
 
 
 def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:
+    """Return the configurations of the kernel's autotuner, which decorators may surround."""
     from foretune.collect.compiled.compile_pool import load_kernel
 
     layer: Any = load_kernel(kernel)
@@ -172,20 +185,20 @@ def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:
 
 
 def _cells(outcome: "CompileResult") -> list[str]:
+    """Return a compiled configuration's cells; a dash for what is unknown."""
     static = outcome.static
-    spilled = static.get("spill_store_bytes", 0) + static.get("spill_load_bytes", 0)
-    spilled += 4 * static.get("spilled_registers", 0)
-    per_sm = "–"
+    registers = spilled_bytes = shared_bytes = blocks = "–"
+    if "registers" in static:
+        registers = f"{static['registers']:.0f}"
+        # NVIDIA's compiler counts bytes, AMD's registers of four bytes.
+        stores_and_loads = static.get("spill_store_bytes", 0) + static.get("spill_load_bytes", 0)
+        spilled_bytes = f"{stores_and_loads + 4 * static.get('spilled_registers', 0):.0f}"
+    if "shared_bytes" in static:
+        shared_bytes = f"{static['shared_bytes']:.0f}"
     if "ctas_per_sm" in static:
-        limiter = next(n for n in static if n.startswith("limited_by_") and static[n])
-        per_sm = f"{static['ctas_per_sm']:.0f}, {limiter.removeprefix('limited_by_')}"
-    figures = (
-        static.get("registers"),
-        spilled if "registers" in static else None,
-        static.get("shared_bytes"),
-    )
-    counts = ("–" if value is None else f"{value:.0f}" for value in figures)
-    return [*counts, per_sm, f"{outcome.compile_s:.2f}"]
+        limits = [name for name in static if name.startswith(LIMIT_PREFIX) and static[name]]
+        blocks = f"{static['ctas_per_sm']:.0f}, {limits[0].removeprefix(LIMIT_PREFIX)}"
+    return [registers, spilled_bytes, shared_bytes, blocks, f"{outcome.compile_s:.2f}"]
 
 
 def _format_config(config: Mapping[str, Any]) -> str:
@@ -205,36 +218,40 @@ def warm_up(
     require("triton", "gpu", "warming up Triton kernels")
     patch_server()
     from foretune.tune.triton.call_recorder import read_calls
-    from foretune.tune.triton.warm_up import warm_up as warm
+    from foretune.tune.triton.warm_up import warm_up as warm_up_calls
 
-    wanted = [c for c in read_calls(calls) if kernel in (None, c.kernel)]
-    if not wanted:
-        raise UsageError(f"{calls} holds no call{f' of {kernel}' if kernel else ''}")
+    chosen = [call for call in read_calls(calls) if kernel in (None, call.kernel)]
+    if not chosen:
+        of_kernel = f" of {kernel}" if kernel else ""
+        raise UsageError(f"{calls} holds no call{of_kernel}")
     root = options.root_options(context)
-    store, output, done = root.required_store, Output(root.as_json), []
+    output = Output(root.as_json)
+    entries = []
+    rows = []
     with progress_bar() as progress:
-        progress.start("warm up", len(wanted))
-        for warmed in warm(wanted, store):
-            done.append(
+        progress.start("warm up", len(chosen))
+        for warmed in warm_up_calls(chosen, root.required_store):
+            config = warmed.config.all_kwargs()
+            entries.append(
                 {
                     "kernel": warmed.call.kernel,
                     "arguments": warmed.call.text,
-                    "config": warmed.config.all_kwargs(),
+                    "config": config,
                     "time_ms": warmed.time_ms,
                     "measured": warmed.measured,
                 }
             )
+            _, _, name = warmed.call.kernel.partition(":")
+            rows.append(
+                [
+                    name,
+                    f"{warmed.time_ms:.3g}",
+                    str(warmed.measured),
+                    format_config(config),
+                    warmed.call.text,
+                ]
+            )
             progress.advance(warmed.call.kernel)
-    rows = [
-        [
-            str(d["kernel"]).partition(":")[2],
-            f"{d['time_ms']:.3g}",
-            str(d["measured"]),
-            format_config(d["config"]),
-            str(d["arguments"]),
-        ]
-        for d in done
-    ]
     columns = ("kernel", "ms", "measured", "configuration", "arguments")
-    output.table(counted(len(done), "call"), columns, rows)
-    output.result({"calls": done})
+    output.table(counted(len(entries), "call"), columns, rows)
+    output.result({"calls": entries})

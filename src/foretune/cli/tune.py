@@ -2,11 +2,12 @@
 
 import csv
 import io
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -25,29 +26,18 @@ if TYPE_CHECKING:
     from foretune.tune.functions.result import Best
     from foretune.tune.job import SearchOptions
     from foretune.tune.pareto import ParetoResult
+    from foretune.tune.results import TuneResult
     from foretune.tune.workload import Calls
 
 PROGRAM_KEY = "foretune.program"  # key of a program's words in a context
 KNOB_PANEL = "Knobs"
 WORKLOAD_COLUMNS = ("kernel", "problem", "calls")
-
-
-class TuneCommand(Command):
-    """A command whose line may hold a program: the words after ``--``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the program out of the arguments."""
-        if "--" in args:
-            program = find_program(args)
-            ctx.meta[PROGRAM_KEY] = args[program.start : program.stop]
-            args = args[: program.start - 1] + args[program.stop :]
-        return super().parse_args(ctx, args)
-
-
+FIRST_LINE_OF_ROWS = 2
+"""The first line of a workload has the names of its columns."""
 KERNEL = typer.Argument(
     "",
     help="A kernel's name, FILE.py:NAME, a source file, or -- PROGRAM …",
-    autocompletion=options.names_of("kernels"),
+    autocompletion=lambda: list(registry.registered("kernels")),
 )
 WORKLOAD = typer.Option(None, help="CSV of kernel, problem, calls: tune all with one budget.")
 BUDGET_HELP = (
@@ -83,6 +73,18 @@ DEFAULT = typer.Option(
     help="KNOB=VALUE,… to compare with. Default: the function's own, else the first that works.",
     rich_help_panel=KNOB_PANEL,
 )
+
+
+class TuneCommand(Command):
+    """A command whose line may hold a program: the words after ``--``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the program out of the arguments."""
+        if "--" in args:
+            program = find_program(args)
+            ctx.meta[PROGRAM_KEY] = args[program.start : program.stop]
+            args = args[: program.start - 1] + args[program.stop :]
+        return super().parse_args(ctx, args)
 
 
 def tune(
@@ -138,7 +140,7 @@ def tune(
     output = Output(root.as_json)
     search: SearchOptions = {**root.search, **options.parse_budget(budget), "searcher": searcher}
     search["limits"] = [Limit.parse(text) for text in limit]
-    search |= _verification(verify_seconds, verify_again)
+    options.read_verification(context)  # wrong seconds are an error before anything runs
     _check_exports(export)
     if workload is not None:
         _tune_workload(context, output, search, workload)
@@ -150,60 +152,56 @@ def tune(
         _tune_kernel(context, output, search, runs, export)
 
 
-def _verification(seconds: float | None, again: bool) -> "SearchOptions":
-    """Return the options of the verification that are given; a Pareto front takes none."""
-    given: dict[str, object] = {}
-    if seconds is not None:
-        options.require_positive(seconds, "--verify-seconds")
-        given["verify_s"] = seconds
-    if again:
-        given["verify_again"] = True
-    return cast("SearchOptions", given)
-
-
 def _tune_wrapped(context: typer.Context, source: str, search: "SearchOptions") -> "Best":
+    """Tune a program, if there is one after ``--``, or else a source file."""
+    unused: tuple[str, ...] = ("problem", "runs", "device", "runner", "ray_address")
     program = context.meta.get(PROGRAM_KEY)
-    what = "a program" if program is not None else "a source"
-    unused = ("problem", "runs", "device", "runner", "ray_address")
-    options.reject_options(context, unused, f"{what} does not take")
     if program is None:
-        options.reject_options(context, tune_program.PROGRAM_OPTIONS, "a source does not take")
-        return tune_program.tune_source(source, search, context.params)
+        unused += tune_program.PROGRAM_OPTIONS
+        options.reject_options(context, unused, "a source does not take")
+        return tune_program.tune_source(context, source, search)
+
+    unused += tune_program.SOURCE_OPTIONS
+    options.reject_options(context, unused, "a program does not take")
     if source:
         raise UsageError(f"give a kernel ({source}) or a program after --, not both")
-    options.reject_options(context, tune_program.SOURCE_OPTIONS, "a program does not take")
-    return tune_program.tune_command(program, search, context.params)
+    return tune_program.tune_command(context, program, search)
 
 
 def _tune_plain(context: typer.Context, location: str, search: "SearchOptions") -> "Best":
-    taken = tune_program.FUNCTION_OPTIONS
-    rest = [name for name in tune_program.WRAPPED_OPTIONS if name not in taken]
-    unused = ("problem", "runs", "runner", "ray_address", *rest)
+    """Tune a plain Python function."""
+    of_others = set(tune_program.WRAPPED_OPTIONS) - set(tune_program.FUNCTION_OPTIONS)
+    unused = ("problem", "runs", "runner", "ray_address", *sorted(of_others))
     options.reject_options(context, unused, "a function does not take")
-    return tune_program.tune_function(location, search, context.params)
+    return tune_program.tune_function(context, location, search)
 
 
 def _tune_workload(
     context: typer.Context, output: Output, search: "SearchOptions", path: Path
 ) -> None:
+    """Tune every call of a file with one budget."""
     from foretune.tune.workload import tune_workload
 
     unused = ("problem", "searcher", "predictor", "runs", "export", *tune_program.WRAPPED_OPTIONS)
     options.reject_options(context, unused, "a workload does not take")
-    given = context.params
-    objectives = given["objective"]
+    objectives = context.params["objective"]
     if search.get("budget") == "auto" or "regret" in search or len(objectives) > 1:
         raise UsageError("a workload takes a number or seconds as --budget, and one --objective")
-    calls = read_calls(path, given["kernel"])
+    objective = Objective.parse(objectives[0])
+    calls = read_calls(path, context.params["kernel"])
+    del search["searcher"]
     with (
-        options.make_runner(context, calls[0].kernel) as active_runner,
+        options.make_runner(context, calls[0].kernel) as runner,
         progress_bar() as search["progress"],
     ):
-        del search["searcher"]
-        objective = Objective.parse(objectives[0])
-        result = tune_workload(calls, active_runner, objective=objective, **search)
-    for name in dict.fromkeys(r.kernel for r in result.results):
-        show_results(output, [r for r in result.results if r.kernel == name])
+        verification = options.read_verification(context)
+        result = tune_workload(calls, runner, objective=objective, **verification, **search)
+
+    results_of_kernel: dict[str, list[TuneResult]] = {}
+    for one_result in result.results:
+        results_of_kernel.setdefault(one_result.kernel, []).append(one_result)
+    for results in results_of_kernel.values():
+        show_results(output, results)
     summary = result.to_dict()
     output.say(
         f"all calls: {result.default:.4g} {objective.unit} by default, {result.best:.4g} now "
@@ -219,27 +217,43 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     """
     from foretune.tune.workload import Calls
 
+    find_kernel = cache(registry.get_kernel)  # once per name: a kernel may be code of the user's
+    calls = []
+    for line, row in enumerate(_read_workload_rows(path, kernel), start=FIRST_LINE_OF_ROWS):
+        name = row.get("kernel") or kernel
+        count = _parse_count(row["calls"])
+        if not name or count is None:
+            raise UsageError(f"{path}, line {line}: give a kernel, and calls above 0")
+        found = find_kernel(name)
+        calls.append(Calls(found, options.read_problem(found, row["problem"] or ""), count))
+    return calls
+
+
+def _read_workload_rows(path: Path, kernel: str) -> list[dict[str, str | None]]:
+    """Read the lines of a workload, and check its columns; a cell that lacks is None."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except (OSError, ValueError, csv.Error) as e:
         raise UsageError(f"{path} cannot be read: {e}") from e
-    needed = [c for c in WORKLOAD_COLUMNS if c != "kernel" or not kernel]
-    if not rows or (missing := [c for c in needed if c not in rows[0]]):
-        lacking = ", ".join(missing) if rows else "all lines"
-        raise UsageError(f"{path} lacks {lacking}: its columns are {', '.join(WORKLOAD_COLUMNS)}")
-    find_kernel, calls = cache(registry.get_kernel), []
-    for number, row in enumerate(rows, start=2):
-        name = row.get("kernel") or kernel
-        try:
-            call_count = float(row["calls"])
-        except (TypeError, ValueError):
-            call_count = 0.0
-        if not name or not 0 < call_count < float("inf"):
-            raise UsageError(f"{path}, line {number}: give a kernel, and calls above 0")
-        problem = options.read_problem(find_kernel(name), row["problem"] or "")
-        calls.append(Calls(find_kernel(name), problem, call_count))
-    return calls
+
+    columns = ", ".join(WORKLOAD_COLUMNS)
+    if not rows:
+        raise UsageError(f"{path} lacks all lines: its columns are {columns}")
+    needed = [column for column in WORKLOAD_COLUMNS if column != "kernel" or not kernel]
+    missing = [column for column in needed if column not in rows[0]]
+    if missing:
+        raise UsageError(f"{path} lacks {', '.join(missing)}: its columns are {columns}")
+    return rows
+
+
+def _parse_count(text: str | None) -> float | None:
+    """Parse a number of calls; None unless it is finite and above 0."""
+    try:
+        count = float(text or "")
+    except ValueError:
+        return None
+    return count if 0 < count < math.inf else None
 
 
 def _tune_kernel(
@@ -249,6 +263,7 @@ def _tune_kernel(
     runs: Path | None,
     export: list[Path],
 ) -> None:
+    """Tune one problem of a kernel for one objective, or find the Pareto front of two."""
     # What can be wrong with the line is checked before imports that take seconds.
     given = context.params
     kernel = registry.get_kernel(given["kernel"]) if given["kernel"] else None
@@ -259,21 +274,21 @@ def _tune_kernel(
     problem = options.read_problem(kernel, given["problem"])
     require_known("searcher", given["searcher"], registry.registered("searchers"))
     is_front = len(objectives) > 1
-    if is_front and (search.get("budget") == "auto" or "regret" in search):
-        raise UsageError("a Pareto search has no regret: give a number as --budget")
-    if is_front and export:
-        raise UsageError("a Pareto front is not a single configuration: leave --export out")
+    verification = options.read_verification(context)
+    if is_front:
+        _check_front(context, search)
 
     from foretune.datasets.run_log import RunLog
-    from foretune.models.saved.lookup import AUTO, NONE, read_model
+    from foretune.models.guides.request import AUTO, NONE
+    from foretune.models.saved.lookup import read_model
     from foretune.tune.functions.result import Best
     from foretune.tune.pareto import tune_pareto
     from foretune.tune.tuner import tune_problem
 
     registry.load("searchers", given["searcher"])
-    names = (AUTO, NONE, *registry.registered("predictors"))
-    predictor = given["predictor"]
-    guide = predictor if predictor in names else read_model(predictor)
+    guide = given["predictor"]
+    if guide not in (AUTO, NONE, *registry.registered("predictors")):
+        guide = read_model(guide)
     with (
         options.make_runner(context, kernel) as runner,
         RunLog(runs, runner.device) if runs else nullcontext() as log,
@@ -285,12 +300,29 @@ def _tune_kernel(
             )
         else:
             result = tune_problem(
-                kernel, problem, runner, guide, objective=objectives[0], log=log, **search
+                kernel,
+                problem,
+                runner,
+                guide,
+                objective=objectives[0],
+                log=log,
+                **verification,
+                **search,
             )
     if is_front:
         _show_front(output, front)
     else:
         _show_winner(output, Best(kernel, result), export)
+
+
+def _check_front(context: typer.Context, search: "SearchOptions") -> None:
+    """Raise UsageError for options that a Pareto front does not take."""
+    if search.get("budget") == "auto" or "regret" in search:
+        raise UsageError("a Pareto search has no regret: give a number as --budget")
+    if context.params["export"]:
+        raise UsageError("a Pareto front is not a single configuration: leave --export out")
+    unused = ("verify_seconds", "verify_again")
+    options.reject_options(context, unused, "a Pareto front does not take")
 
 
 def _check_exports(paths: list[Path]) -> None:
@@ -320,23 +352,22 @@ def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
 
 
 def _show_front(output: Output, result: "ParetoResult") -> None:
-    summary = result.summary()
-    gains = [f"{objective.value} gain (95 %)" for objective in result.objectives]
-    rows = [
-        [
-            *(short_number(figure) for figure in (t.time_ms, t.power_w, t.energy_mj)),
-            *(c.ratio_text for c in t.against_default),
-            format_config(t.config),
-        ]
-        for t in result.front
-    ]
+    """Print the verified configurations of a front, best in the first objective first."""
+    rows = []
+    for contender in result.front:
+        figures = (contender.time_ms, contender.power_w, contender.energy_mj)
+        gains = [comparison.ratio_text for comparison in contender.against_default]
+        rows.append([*map(short_number, figures), *gains, format_config(contender.config)])
+    gain_columns = [f"{objective.value} gain (95 %)" for objective in result.objectives]
     title = f"{result.kernel} {result.problem.shown} on {result.device}: Pareto front"
-    output.table(title, ("ms", "W", "mJ", *gains, "configuration"), rows)
+    output.table(title, ("ms", "W", "mJ", *gain_columns, "configuration"), rows)
+
     reference = " and ".join(
         f"{short_number(value)} {objective.unit}"
         for value, objective in zip(result.reference, result.objectives, strict=True)
     )
     output.say(f"hypervolume {result.hypervolume:.3f} of the box up to {reference}")
+    summary = result.summary()
     _say_rejected(output, summary)
     if result.disturbed:
         output.say(f"disturbed: {result.disturbed}")
@@ -344,6 +375,7 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
 
 
 def _say_rejected(output: Output, summary: Mapping[str, Any]) -> None:
+    """Say how many configurations violated a limit."""
     if summary["rejected"]:
-        limits = ", ".join(f"{name} ≤ {most:g}" for name, most in summary["limits"].items())
+        limits = ", ".join(f"{column} ≤ {most:g}" for column, most in summary["limits"].items())
         output.say(f"rejected {summary['rejected']} that violated {limits}")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from foretune.tune.functions.result import Best
     from foretune.tune.job import SearchOptions
 
-_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+NAMED_KINDS = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+"""Parameters that ``--arg`` can give."""
+ARGUMENT = re.compile(r"(?P<dtype>\w+)(?:\[(?P<shape>[\d, ]+)\])?(?:=(?P<value>\S+))?")
+"""``float32[512,64]``, ``float32[512,64]=0`` or ``int32=5``."""
+GRID_AXES = ("x", "y", "z")
 SOURCE_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu", ".hip")
 KNOB_OPTIONS = ("param", "restrict", "default")
 PROGRAM_OPTIONS = (
@@ -40,134 +45,175 @@ FUNCTION_OPTIONS = (*KNOB_OPTIONS, "name", "arg")
 """Parameters of the command that apply to Python functions."""
 WRAPPED_OPTIONS = (*KNOB_OPTIONS, *PROGRAM_OPTIONS, *SOURCE_OPTIONS)
 """Parameters of the command that only functions, programs and sources take."""
-PROGRAM_PANEL, SOURCE_PANEL = ("Programs (after --)", "Sources and functions")
+PROGRAM_PANEL = "Programs (after --)"
+SOURCE_PANEL = "Sources and functions"
 
-
-def _program_option(default: Any, text: str) -> Any:
-    return typer.Option(default, help=text, rich_help_panel=PROGRAM_PANEL)
-
-
-def _source_option(default: Any, text: str, *names: str) -> Any:
-    return typer.Option(default, *names, help=text, rich_help_panel=SOURCE_PANEL)
-
-
-NAME = _program_option("", "Name in the store. Default: the program's file name.")
+_program_option = partial(typer.Option, rich_help_panel=PROGRAM_PANEL)
+_source_option = partial(typer.Option, rich_help_panel=SOURCE_PANEL)
+NAME = _program_option("", help="Name in the store. Default: the program's file name.")
 TIME = _program_option(
-    None, "Regular expression whose (group) is the time in the output. Default: wall time."
+    None, help="Regular expression whose (group) is the time in the output. Default: wall time."
 )
-TIME_UNIT = _program_option("ms", "Unit of that time: ns, us, ms or s.")
-TIME_LIMIT = _program_option(60.0, "Maximum seconds of one run.")
-REPEATS = _program_option(None, "Runs of each configuration.")
-CHECK = _program_option(None, "Regular expression that the output must match.")
-COMPARE = _program_option("", "Command that checks the result: exit code 0 means correct.")
+TIME_UNIT = _program_option("ms", help="Unit of that time: ns, us, ms or s.")
+TIME_LIMIT = _program_option(60.0, help="Maximum seconds of one run.")
+REPEATS = _program_option(None, help="Runs of each configuration.")
+CHECK = _program_option(None, help="Regular expression that the output must match.")
+COMPARE = _program_option("", help="Command that checks the result: exit code 0 means correct.")
 BUILD = _program_option(
-    "", "Command to run first, untimed. If it builds into {dir}, once per configuration."
+    "", help="Command to run first, untimed. If it builds into {dir}, once per configuration."
 )
-ENV = _program_option([], "Environment variable, NAME=TEXT (repeatable).")
-TEMPLATE = _program_option([], "TEMPLATE:FILE: write FILE from TEMPLATE (repeatable).")
-FUNCTION = _source_option("", "Function in the source.", "--kernel")
-ARG = _source_option([], "In order: float32[8] (random), float32[8]=0, int32=7.")
-SIZE = _source_option("", "Problem size, 1024,512: work items or threads.")
-GRID = _source_option("", "Divisors: block_size_x*tile,block_size_y. Default: the work group.")
-COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
+ENV = _program_option([], help="Environment variable, NAME=TEXT (repeatable).")
+TEMPLATE = _program_option([], help="TEMPLATE:FILE: write FILE from TEMPLATE (repeatable).")
+FUNCTION = _source_option("", "--kernel", help="Function in the source.")
+ARG = _source_option([], help="In order: float32[8] (random), float32[8]=0, int32=7.")
+SIZE = _source_option("", help="Problem size, 1024,512: work items or threads.")
+GRID = _source_option("", help="Divisors: block_size_x*tile,block_size_y. Default: the work group.")
+COMPILER_OPTION = _source_option([], help="Option of the compiler (repeatable).")
 
 
-def _tune_options(search: "SearchOptions", given: Mapping[str, Any]) -> dict[str, Any]:
-    from foretune.models.saved.lookup import AUTO, NONE, read_model
+def _tune_options(context: typer.Context, search: "SearchOptions") -> dict[str, Any]:
+    """Return the options that programs, sources and functions share."""
+    from foretune.models.guides.request import AUTO, NONE
+    from foretune.models.saved.lookup import read_model
 
+    given = context.params
     if len(given["objective"]) > 1:
         raise UsageError("only one objective is possible: give --objective once")
     load("searchers", given["searcher"])
-    found: dict[str, Any] = {**search, "objective": given["objective"][0]}
-    if (predictor := given["predictor"]) not in (AUTO, NONE):  # none is shipped for these
-        found["predictor"] = read_model(predictor)
-    return found
+    shared: dict[str, Any] = {
+        **search,
+        **options.read_verification(context),
+        "objective": given["objective"][0],
+        "default": _parse_default(given["default"]),
+    }
+    predictor = given["predictor"]
+    if predictor not in (AUTO, NONE):  # none is shipped for these
+        shared["predictor"] = read_model(predictor)
+    return shared
 
 
-def tune_command(command: list[str], search: "SearchOptions", given: Mapping[str, Any]) -> "Best":
-    """Tune a program; ``given`` are the parameters of the command line."""
+def tune_command(context: typer.Context, command: list[str], search: "SearchOptions") -> "Best":
+    """Tune a program with the options of the command line."""
     from foretune.tune.functions.program import tune_program
 
-    knobs, how = _parse_knobs(given["param"]), _tune_options(search, given)
-    how |= {name: given[name] for name in ("build", "time", "time_unit", "check", "compare")}
-    with progress_bar(notes=True) as how["progress"]:
+    given = context.params
+    knobs = _parse_knobs(given["param"])
+    shared = _tune_options(context, search)
+    with progress_bar(notes=True) as progress:
         return tune_program(
             command,
             knobs,
+            build=given["build"],
+            time=given["time"],
+            time_unit=given["time_unit"],
+            check=given["check"],
+            compare=given["compare"],
             environment=options.parse_key_values(given["env"], "--env", "NAME=VALUE"),
             templates=dict(_parse_template(text) for text in given["template"]),
             runs=given["repeats"],
             time_limit_s=options.require_positive(given["time_limit"], "--time-limit"),
             restrictions=given["restrict"],
-            default=_parse_default(given["default"]),
             name=given["name"] or None,
-            **how,
+            progress=progress,
+            **shared,
         )
 
 
-def tune_source(path: str, search: "SearchOptions", given: Mapping[str, Any]) -> "Best":
-    """Tune a function of a source file; ``given`` are the parameters of the command line."""
+def tune_source(context: typer.Context, path: str, search: "SearchOptions") -> "Best":
+    """Tune a function of a source file with the options of the command line."""
     from foretune.tune.functions.kernel_tuner import tune_kernel
 
+    given = context.params
     if not given["function"] or not given["arg"]:
         raise UsageError(
             f"name the function in {path}, and its arguments in order: --kernel NAME --arg "
             "float32[4096] --arg int32=4096"
         )
-    arguments = [parse_argument(text, i) for i, text in enumerate(given["arg"])]
-    size = given["size"] or str(max(getattr(a, "size", 1) for a in arguments))
-    parts = (part.strip() for part in size.split(","))
-    sizes = [int(part) if part.isdigit() else part for part in parts]  # or expressions of knobs
-    divisors = [[part.strip()] for part in given["grid"].split(",")] if given["grid"] else []
-    x, y, z = [*divisors, None, None, None][:3]
-    how = _tune_options(search, given)
-    with progress_bar(notes=True) as how["progress"]:
+    arguments = [parse_argument(text, seed=i) for i, text in enumerate(given["arg"])]
+    grid_divisors = _parse_grid(given["grid"])
+    shared = _tune_options(context, search)
+    with progress_bar(notes=True) as progress:
         return tune_kernel(
-            given["function"],
-            path,
-            sizes[0] if len(sizes) == 1 else tuple(sizes),
-            arguments,
-            _parse_knobs(given["param"]),
-            x,
-            y,
-            z,
+            kernel_name=given["function"],
+            kernel_source=path,
+            problem_size=_parse_size(given["size"], arguments),
+            arguments=arguments,
+            tune_params=_parse_knobs(given["param"]),
+            grid_div_x=grid_divisors.get("x"),
+            grid_div_y=grid_divisors.get("y"),
+            grid_div_z=grid_divisors.get("z"),
             restrictions=given["restrict"] or None,
             compiler_options=given["option"] or None,
-            default=_parse_default(given["default"]),
-            **how,
+            progress=progress,
+            **shared,
         )
 
 
-def tune_function(location: str, search: "SearchOptions", given: Mapping[str, Any]) -> "Best":
-    """Tune a plain Python function; ``given`` are the parameters of the command line."""
+def _parse_size(text: str, arguments: list[Any]) -> Any:
+    """Parse ``--size``: numbers or expressions of knobs; by default, the largest argument's size.
+
+    A single one is returned alone, as Kernel Tuner takes it.
+    """
+    if not text:
+        return max(getattr(argument, "size", 1) for argument in arguments)
+    parts = [part.strip() for part in text.split(",")]
+    sizes = [int(part) if part.isdigit() else part for part in parts]
+    return sizes[0] if len(sizes) == 1 else tuple(sizes)
+
+
+def _parse_grid(text: str) -> dict[str, list[str]]:
+    """Parse ``--grid``: axis -> what divides its size; axes that are left out are not in it."""
+    if not text:
+        return {}
+    divisors = [[part.strip()] for part in text.split(",")]
+    return dict(zip(GRID_AXES, divisors, strict=False))
+
+
+def tune_function(context: typer.Context, location: str, search: "SearchOptions") -> "Best":
+    """Tune a plain Python function with the options of the command line."""
     from foretune.collect.wrapped.function import parameters_of
     from foretune.tune.functions.function import tune_function
 
+    given = context.params
     function = object_at(location)
     if not given["param"]:
         raise UsageError(f"{location} has no knobs: add --param ARGUMENT=VALUE,VALUE")
     knobs = _parse_knobs(given["param"])
-    free = {n: p for n, p in parameters_of(function).items() if n not in knobs and p.kind in _NAMED}
-    arguments = [parse_argument(text, i) for i, text in enumerate(given["arg"])]
-    required = [name for name, p in free.items() if p.default is p.empty]
-    if missing := [name for name in required if name not in list(free)[: len(arguments)]]:
-        how_to = "like --arg float64[512,64] (random) or --arg int64=7"
-        lacking = f"{location} needs {', '.join(missing)}"
-        raise UsageError(f"{lacking}: give every argument that is not a knob, {how_to}")
-    if len(arguments) > len(free):
-        raise UsageError(f"{location} takes {len(free)} arguments besides knobs: drop an --arg")
-    how = _tune_options(search, given)
-    with progress_bar(notes=True) as how["progress"]:
+    not_knobs = {
+        name: parameter
+        for name, parameter in parameters_of(function).items()
+        if name not in knobs and parameter.kind in NAMED_KINDS
+    }
+    shared_arguments = _parse_arguments(location, not_knobs, given["arg"])
+    shared = _tune_options(context, search)
+    with progress_bar(notes=True) as progress:
         return tune_function(
             function,
             knobs,
-            kwargs=dict(zip(free, arguments, strict=False)),
+            kwargs=shared_arguments,
             restrictions=given["restrict"],
-            default=_parse_default(given["default"]),
             name=given["name"] or None,
             device=given["device"],
-            **how,
+            progress=progress,
+            **shared,
         )
+
+
+def _parse_arguments(
+    location: str, parameters: Mapping[str, Parameter], texts: list[str]
+) -> dict[str, Any]:
+    """Parse every ``--arg`` as the argument of the parameter in its place."""
+    names = list(parameters)
+    values = [parse_argument(text, seed=i) for i, text in enumerate(texts)]
+    missing = [name for name in names[len(values) :] if parameters[name].default is Parameter.empty]
+    if missing:
+        raise UsageError(
+            f"{location} needs {', '.join(missing)}: give every argument that is not a knob, "
+            "like --arg float64[512,64] (random) or --arg int64=7"
+        )
+    if len(values) > len(names):
+        raise UsageError(f"{location} takes {len(names)} arguments besides knobs: drop an --arg")
+    return dict(zip(names, values, strict=False))
 
 
 def parse_argument(text: str, seed: int = 0) -> Any:
@@ -176,32 +222,44 @@ def parse_argument(text: str, seed: int = 0) -> Any:
     ``float32[512,64]`` is random, ``float32[512,64]=0`` filled, ``int32=5`` a number. Random
     floats are in [0, 1), random integers in [0, 100).
     """
-    found = re.fullmatch(r"(\w+)(?:\[([\d, ]+)\])?(?:=(\S+))?", text.strip())
     try:
-        kind = np.dtype(found[1] if found else "")
-        if not found or kind.kind not in "biuf" or (found[2] or found[3]) is None:
-            raise TypeError
-        if found[2] is None:
-            return kind.type(parse_value(found[3]))
-        shape = tuple(int(part) for part in found[2].split(",") if part.strip())
-        if found[3] is not None:
-            return np.full(shape, parse_value(found[3]), kind)
+        return _read_argument(text.strip(), seed)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(
             f"--arg {text!r}: write float32[512,64], float32[512,64]=0 or int32=5"
         ) from None
+
+
+def _read_argument(text: str, seed: int) -> Any:
+    """Return an argument; TypeError, ValueError or OverflowError if it cannot be read."""
+    parts = ARGUMENT.fullmatch(text)
+    if parts is None:
+        raise ValueError(text)
+    dtype = np.dtype(parts["dtype"])
+    is_number = dtype.kind in "biuf"
+    if not is_number or (parts["shape"] is None and parts["value"] is None):
+        raise ValueError(text)
+
+    if parts["shape"] is None:
+        return dtype.type(parse_value(parts["value"]))
+    shape = tuple(int(size) for size in parts["shape"].split(",") if size.strip())
+    if parts["value"] is not None:
+        return np.full(shape, parse_value(parts["value"]), dtype)
+
     rng = np.random.default_rng(seed)
-    if kind.kind == "f":
-        return rng.random(shape).astype(kind)
-    return rng.integers(0, 2 if kind.kind == "b" else 100, shape).astype(kind)
+    if dtype.kind == "f":
+        return rng.random(shape).astype(dtype)
+    below = 2 if dtype.kind == "b" else 100
+    return rng.integers(0, below, shape).astype(dtype)
 
 
 def _parse_knobs(texts: list[str]) -> dict[str, list[Value]]:
-    given = options.parse_key_values(texts, "--param", "KNOB=VALUE")
-    if not given:
-        example = "add --param KNOB=VALUE,VALUE and use them, {KNOB} in a program"
-        raise UsageError(f"there are no knobs: {example}")
-    return {name: parse_values(text) for name, text in given.items()}
+    values_of_knob = options.parse_key_values(texts, "--param", "KNOB=VALUE")
+    if not values_of_knob:
+        raise UsageError(
+            "there are no knobs: add --param KNOB=VALUE,VALUE and use them, {KNOB} in a program"
+        )
+    return {name: parse_values(text) for name, text in values_of_knob.items()}
 
 
 def _parse_default(text: str) -> dict[str, Value] | None:

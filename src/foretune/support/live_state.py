@@ -14,23 +14,25 @@ import numpy as np
 
 from foretune.support.captures import names_read
 from foretune.support.code_hash import is_user_code
-from foretune.support.identity import identify, place_of_attribute, strides_text
+from foretune.support.identity import attributes_of, identify, layout_text, place_of_attribute
 
-_PLAIN = (int, str, bytes, bool, type(None), complex, range)
+_PLAIN = (int, str, bytes, bool, type(None), range)
 _KEEPS_IDENTITY = (FunctionType, type, ModuleType, type(len), enum.Enum)
 """Code and members of enums are the same while they are the same object."""
-_HOLDS_VALUES = (*_PLAIN, float, list, dict, set)
+_HOLDS_VALUES = (*_PLAIN, float, complex, list, dict, set)
 
 
 def value_key(value: Any, floats_are_data: bool = False) -> Hashable:
     """Return a key that is equal for equal values: arrays count by type, shape and layout."""
     kind = type(value)
-    if kind is float:
-        return float if floats_are_data else (float, value)
+    if kind is float:  # as a text: NaN differs from itself, and -0.0 equals 0.0
+        return float if floats_are_data else (float, repr(value))
+    if kind is complex:
+        return (complex, repr(value))
     if kind in _PLAIN:
         return (kind, value)
     if kind is np.ndarray and value.dtype.kind != "O":
-        return (kind, value.dtype, value.shape, strides_text(value))
+        return (kind, value.dtype, value.shape, layout_text(value))
     if isinstance(value, _KEEPS_IDENTITY):
         return value
     if kind in (tuple, list):
@@ -40,14 +42,13 @@ def value_key(value: Any, floats_are_data: bool = False) -> Hashable:
 
 def attribute_keys(value: Any) -> dict[str, Hashable] | None:
     """Return the key of each attribute of a user's object; None for other values."""
-    kind = type(value)
-    if isinstance(value, _KEEPS_IDENTITY) or not is_user_code(kind):
+    if isinstance(value, _KEEPS_IDENTITY):
         return None
-    held = getattr(value, "__dict__", None)
-    if not isinstance(held, dict) or isinstance(value, tuple | list | dict | set | str):
+    held = attributes_of(value)
+    if held is None:
         return None
     keys = {place_of_attribute(name): value_key(part) for name, part in held.items()}
-    return {"its class": kind, **keys}
+    return {"its class": type(value), **keys}
 
 
 def floats_in(values: Any) -> Iterator[float]:

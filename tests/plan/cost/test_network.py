@@ -21,7 +21,12 @@ def test_network_ms_ring_over_two_nodes_uses_all_adapters_of_a_node():
 
 
 def test_operator_timer_exchange_beyond_node_takes_network_model():
-    sums = operator_table([collective("all_reduce", "sum", "decode", 1, 4e5, n) for n in (8, 16)])
+    sums = operator_table(
+        [
+            collective("all_reduce", "sum", phase="decode", count=1, elements=4e5, devices=n)
+            for n in (8, 16)
+        ]
+    )
     timer = OperatorTimer(H100.device, None, "h100_sxm", links=H100)
 
     times = timer.times(sums)
@@ -32,7 +37,9 @@ def test_operator_timer_exchange_beyond_node_takes_network_model():
 
 
 def test_operator_timer_exchange_within_rack_of_fast_links_needs_no_network():
-    sums = operator_table([collective("all_reduce", "sum", "decode", 1, 4e5, 16)])
+    sums = operator_table(
+        [collective("all_reduce", "sum", phase="decode", count=1, elements=4e5, devices=16)]
+    )
     rack = replace(H100, domain_gpus=72)
 
     times = OperatorTimer(rack.device, None, "h100_sxm", links=rack).times(sums)

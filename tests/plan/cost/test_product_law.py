@@ -59,7 +59,9 @@ def test_law_ms_pads_experts_in_mxfp4(number_format, factor):
 
 
 def test_operator_timer_takes_law_where_no_table_is():
-    table = operator_table([gemm("x", "prefill", 1, 4096, 4096, 4096, "fp8")])
+    table = operator_table(
+        [gemm("x", phase="prefill", count=1, m=4096, n=4096, k=4096, kind="fp8")]
+    )
     amd = OperatorTimer(find_device("MI300X"), None, "mi300x").times(table)
     nvidia = OperatorTimer(find_device("NVIDIA H100 80GB HBM3"), None, "h100_sxm").times(table)
 

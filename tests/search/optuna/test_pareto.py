@@ -14,7 +14,8 @@ from foretune.measurement import Measurement, Status
 from foretune.objective import ConstrainedObjective, Limit, Objective
 from foretune.problem import Problem
 from foretune.search import Prior, make_searcher
-from foretune.search.pareto import Chebyshev, ParetoSearcher, hypervolume, pareto_front
+from foretune.search.pareto import Chebyshev, ParetoSearcher
+from foretune.search.pareto_front import hypervolume, pareto_front
 from foretune.space import Configuration, SearchSpace
 
 COORDINATES = st.floats(0, 4).map(lambda x: round(x, 1))  # ties and repetitions are likely

@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 from foretune.device import Device
 from foretune.errors import MissingExtra, UsageError
 from foretune.problem import Problem
-from foretune.search.policies.decisions import (
-    FAILURE_REWARD,
-    MAX_OBSERVATION,
-    ConfigurationDecisions,
-    Context,
-    Task,
-    Vocabulary,
-)
+from foretune.search.policies.decisions import FAILURE_REWARD, ConfigurationDecisions
+from foretune.search.policies.encoding import MAX_OBSERVATION, Context, Vocabulary
+from foretune.search.policies.tasks import Task
 from foretune.space import Configuration, SearchSpace
 
 gymnasium = pytest.importorskip("gymnasium")

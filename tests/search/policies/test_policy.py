@@ -20,17 +20,14 @@ from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search import Prior, make_searcher
-from foretune.search.policies.decisions import ConfigurationDecisions, Task
+from foretune.search.policies.decisions import ConfigurationDecisions
+from foretune.search.policies.tasks import Task, predicted_tasks, prior_task
 from foretune.space import SearchSpace
 
 torch = pytest.importorskip("torch")
 from foretune.search.policies.agent import Agent, TrainingSchedule, reinforce
-from foretune.search.policies.policy import (
-    Policy,
-    PolicySearcher,
-    predicted_tasks,
-    prior_task,
-)
+from foretune.search.policies.policy import Policy
+from foretune.search.policies.searcher import PolicySearcher
 
 SHORT = TrainingSchedule(updates=60, episodes=64, rate=1e-2)
 SPACE = SearchSpace(
@@ -146,7 +143,7 @@ def test_what_cannot_be_trained():
 
 
 def test_without_torch_it_says_how_to_get_it(monkeypatch):
-    for name in ("agent", "policy"):
+    for name in ("agent", "policy", "searcher"):
         monkeypatch.delitem(sys.modules, f"foretune.search.policies.{name}")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[rl\]'"):

@@ -18,7 +18,16 @@ from foretune.tune.campaign.campaign import Preset, run_campaign
 from foretune.tune.campaign.finished import notify_observers
 from foretune.tune.campaign.observer import CampaignObserver
 
-TINY = Preset(5, 8, 2, 2, 4, 0.01, 0.1)
+TINY = Preset(
+    train_problems=5,
+    random_configs=8,
+    guided_configs=2,
+    tune_problems=2,
+    budget=4,
+    profile_s=60.0,
+    box_s=0.01,
+    verify_s=0.1,
+)
 KERNEL = Toy()
 
 

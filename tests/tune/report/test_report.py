@@ -18,6 +18,7 @@ from foretune.models.validation.cross_validation import Validation
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.tune.report.campaign_report import ReportData, headline, write_report
 from foretune.tune.report.chart import Bars, Line, Points, Spans, linear_axis, value_axis
 from foretune.tune.report.figures import (
     Rate,
@@ -27,7 +28,7 @@ from foretune.tune.report.figures import (
     trace_figure,
     worth_figure,
 )
-from foretune.tune.report.write import ReportData, headline, validation_page, write_report
+from foretune.tune.report.validation_page import validation_page
 from foretune.tune.results import Comparison, SearchStep, TuneResult
 
 DEVICE = Device("Test CPU", "cpu", "x86_64", {"cores": 2, "fp32_gflops": 200.0}, "made up")

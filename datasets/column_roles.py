@@ -1,0 +1,232 @@
+"""What the columns of anybody's table are: sizes, configuration, results, or numbers of rows.
+
+A stranger's table has one row per run, and columns of any names. Only names that mean the same
+everywhere are read, and one line tells how (`ColumnRoles.explained`). A column that may be a result
+of the run, without such a name, is asked for: a predictor that learns from results is of no use
+before the run.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.schema import is_run_column
+from foretune.datasets.time_units import is_other_time, names_the_time_of_a_run, words_of
+from foretune.errors import UsageError
+
+DEVICE_NAMES = {
+    *("device", "gpu", "device_name", "gpu_name", "gpu_model", "hardware", "accelerator"),
+}
+"""Columns, in lower case, that name the device of each row, if they hold texts."""
+
+ROW_NUMBER_NAMES = {
+    *("", "unnamed: 0", "index", "idx", "id", "row", "row_id", "#", "no", "nr"),
+    *("run", "run_id", "trial", "trial_id", "rep", "repeat", "repetition"),
+    *("timestamp", "date", "datetime"),
+}
+"""Columns, in lower case, that number rows or repeats."""
+
+RESULT_WORDS = {
+    *("tflops", "gflops", "mflops", "tflop", "gflop", "tops", "gops", "mfu"),
+    *("gbps", "tbps", "gbs", "mbps", "bandwidth", "throughput", "tput", "qps"),
+    *("speedup", "efficiency", "util", "utilization", "memutil", "gpuutil"),
+    *("temp", "temperature", "clk", "memclk", "smclk", "freq", "frequency"),
+    *("std", "stddev", "stdev", "variance", "energy", "joule", "joules"),
+    *("error", "err", "rmse", "mse", "maxdiff"),
+}
+"""Words in names of columns that hold what a run gave, beside its time."""
+RATE_ENDINGS = ("/s", "/sec", "_per_s", "_per_sec", "per_second")
+
+MEASURING_WORDS = {"iterations", "iters", "warmup", "repeats", "repetitions", "reps", "samples"}
+"""Words of columns that may say how a run was measured, or how much it had to do."""
+
+CONFIGURATION_WORDS = {
+    *("kernel", "op", "operator", "algo", "algorithm", "variant", "implementation", "impl"),
+    *("backend", "library", "lib", "solver", "provider", "version"),
+    *("block", "blocks", "blocksize", "tile", "tiles", "tilesize", "warp", "warps"),
+    *("stage", "stages", "unroll", "vec", "vector", "vectorize", "threads", "nthreads"),
+    *("splitk", "swizzle", "schedule", "cluster", "waves", "pipeline", "pipelines"),
+}
+"""Words in names of columns that hold how a kernel was built or launched."""
+CONFIGURATION_NAMES = {
+    *("name", "bm", "bn", "bk", "split_k", "group_m", "layout", "alpha", "beta"),
+}
+"""The same, as whole names in lower case."""
+
+POWER_WORDS = {"power", "watt", "watts"}
+OTHER_POWERS = {"limit", "cap", "tdp", "idle", "max", "min", "peak", "state", "mode"}
+"""Words in names of columns with another power than that of the run."""
+MW = "mw"
+"""The unit in the name of a column of milliwatts."""
+MAX_WATTS = 5000.0
+"""No board draws more: such numbers have another unit."""
+
+MIN_ROWS = 20
+MIN_DISTINCT_SHARE = 0.9
+"""A column with fractions, another one in nearly every row, may be a result."""
+
+
+class Role(Enum):
+    """What a column is."""
+
+    SIZE = "size"
+    CONFIGURATION = "configuration"
+    RESULT = "result"
+    ROW_NUMBER = "row number"
+    DEVICE = "device"
+    POWER = "power"
+    DOUBTFUL = "doubtful"
+    """A result, or a part of the problem or the configuration."""
+    KNOWN = "known"
+    """A column with the name of a run table's."""
+
+
+@dataclass(frozen=True)
+class ColumnRoles:
+    """The columns of a table by what they are.
+
+    ``doubtful`` columns may be results, or part of the problem or the configuration. ``device``
+    names each row's device, ``power`` has the watts of each run; both may be None.
+    """
+
+    sizes: list[str]
+    configuration: list[str]
+    left_out: list[str]
+    doubtful: list[str]
+    device: str | None
+    power: str | None
+
+    @property
+    def power_source(self) -> str:
+        """The expression for the watts."""
+        assert self.power is not None
+        return f"{self.power}*0.001" if _is_in_mw(self.power) else self.power
+
+    def require_no_doubt(self) -> None:
+        """Raise UsageError for a doubtful column."""
+        for column in self.doubtful:
+            raise UsageError(
+                f"column {column!r} may be a result of the runs, or part of the problem or the "
+                f"configuration: --ignore {column} leaves it out, --sizes takes it, or --map "
+                f"config.{column}={column}"
+            )
+
+    @property
+    def explained(self) -> str:
+        """One line on how the columns were read."""
+        parts = []
+        if self.sizes:
+            parts.append(f"sizes {', '.join(self.sizes)}")
+        if self.configuration:
+            parts.append(f"configuration {', '.join(self.configuration)}")
+        if self.device is not None:
+            parts.append(f"devices from {self.device}")
+        if self.power is not None:
+            unit = "mW" if _is_in_mw(self.power) else "W"
+            parts.append(f"power in {unit} from {self.power}")
+        if self.left_out:
+            parts.append(f"left out {', '.join(self.left_out)}")
+        return "; ".join(parts)
+
+
+def column_roles(
+    table: pd.DataFrame,
+    *,
+    sizes: Collection[str] = (),
+    taken: Collection[str] = (),
+    ignored: Collection[str] = (),
+) -> ColumnRoles:
+    """Return what the columns of ``table`` are.
+
+    ``sizes`` are those of the problem, if the user names them: then no other column is one. Columns
+    ``taken`` for something else have no role; ``ignored`` ones are left out. Raises UsageError if
+    several columns may be the device or the power, or the power's unit is unknown.
+    """
+    columns: dict[Role, list[str]] = {role: [] for role in Role}
+    for column in map(str, table.columns):
+        if column in ignored:
+            columns[Role.RESULT].append(column)
+        elif column in sizes:
+            columns[Role.SIZE].append(column)
+        elif column not in taken:
+            role = _role(column, table[column])
+            if role is Role.SIZE and sizes:
+                role = Role.CONFIGURATION
+            columns[role].append(column)
+
+    return ColumnRoles(
+        sizes=columns[Role.SIZE],
+        configuration=columns[Role.CONFIGURATION],
+        left_out=[*columns[Role.RESULT], *columns[Role.ROW_NUMBER]],
+        doubtful=columns[Role.DOUBTFUL],
+        device=_only(columns[Role.DEVICE], "device"),
+        power=_power(table, columns[Role.POWER]),
+    )
+
+
+def _role(column: str, values: "pd.Series[Any]") -> Role:
+    """Return what a column's name and values say."""
+    name = column.strip().lower()
+    words = words_of(column)
+    is_number = pd.api.types.is_numeric_dtype(values)
+    if not is_number and name in DEVICE_NAMES:
+        return Role.DEVICE
+    if name in ROW_NUMBER_NAMES:
+        return Role.ROW_NUMBER
+    if is_run_column(column) and column != "kernel":
+        return Role.KNOWN
+    if is_number and words & POWER_WORDS and not words & OTHER_POWERS:
+        return Role.POWER
+    # The time of the run, if this is it, is taken.
+    is_time = is_other_time(column) or names_the_time_of_a_run(column)
+    if words & RESULT_WORDS or name.endswith(RATE_ENDINGS) or is_time:
+        return Role.RESULT
+    if is_number and _may_be_result(words, values):
+        return Role.DOUBTFUL
+    if words & CONFIGURATION_WORDS or name in CONFIGURATION_NAMES:
+        return Role.CONFIGURATION
+    return Role.SIZE
+
+
+def _may_be_result(words: set[str], values: "pd.Series[Any]") -> bool:
+    """Whether numbers may be what a run gave, or say how it was measured."""
+    numbers = values.dropna().to_numpy(dtype=float)
+    n_distinct = len(np.unique(numbers))
+    if words & MEASURING_WORDS:
+        return n_distinct > 1
+    has_fractions = bool((numbers != np.round(numbers)).any())
+    is_distinct = n_distinct >= MIN_DISTINCT_SHARE * len(numbers)
+    return has_fractions and is_distinct and len(numbers) >= MIN_ROWS
+
+
+def _only(columns: list[str], what: str) -> str | None:
+    """Return the one column, if there is one; UsageError if there are several."""
+    if len(columns) > 1:
+        raise UsageError(
+            f"columns {', '.join(columns)} may each be the {what}: --ignore the others"
+        )
+    return columns[0] if columns else None
+
+
+def _power(table: pd.DataFrame, columns: list[str]) -> str | None:
+    """Return the column of each run's power; UsageError if its unit is neither W nor mW."""
+    if "power_w" in table:
+        return None
+    column = _only(columns, "power")
+    if column is None:
+        return None
+    largest = float(table[column].max())
+    if largest > MAX_WATTS and not _is_in_mw(column):
+        raise UsageError(
+            f"column {column!r} has values up to {largest:g}, which are no watts: give --map "
+            f"power_w={column}*FACTOR, or --ignore {column}"
+        )
+    return column
+
+
+def _is_in_mw(column: str) -> bool:
+    return MW in words_of(column)
