@@ -51,6 +51,11 @@ MAX_CORES_CHANGE = 0.25
 """The same for the number of cores that they keep busy; chosen by hand."""
 MIN_PROCESSES = 3
 """Processes of any verification, whatever its budget: an interval from two says nothing."""
+PROMISING = 1.1
+"""A candidate that is so many times as fast so far gets `PROMISING_PROCESSES` at least."""
+PROMISING_PROCESSES = 5
+"""An interval from three processes reaches 5.7 of their deviations to each side, one from five
+2.5: a gain of several times is lost in the former on a busy machine."""
 MIN_VERIFY_S = 5.0
 """Least seconds of a verification, by default; a search that takes longer is verified as long."""
 MAX_SESSION_S = 0.5
@@ -170,6 +175,11 @@ class Evidence:
     def process_ratios(self, base: str, key: str) -> tuple[float, ...]:
         """Return the ratio of ``base`` to a contender in each process that has both."""
         return tuple(np.exp(self._log_ratios(base, key, self._processes)).tolist())
+
+    def mean_ratio(self, base: str, key: str) -> float:
+        """Return the mean ratio of ``base`` to a contender so far; NaN if unknown."""
+        log_ratios = self._log_ratios(base, key, self._processes)
+        return float(np.exp(log_ratios.mean())) if len(log_ratios) else math.nan
 
     def is_less_exposed(self, base: str, key: str) -> str:
         """Return in words that a contender needs less of the CPU at a time; empty if it does not.
@@ -323,8 +333,9 @@ def gather(
     """Run sessions until the best candidate wins or none can win; compare all candidates.
 
     Those that surely have no relevant gain are left out later. No session starts that is expected
-    to end after ``seconds``, except for the first `MIN_PROCESSES`; ``launch_s`` is how long one
-    launch is expected to keep a process busy. MeasurementError: the default fails.
+    to end after ``seconds``, except for the first `MIN_PROCESSES`, or the first
+    `PROMISING_PROCESSES` if a candidate is `PROMISING`; ``launch_s`` is how long one launch is
+    expected to keep a process busy. MeasurementError: the default fails.
     """
     rng = np.random.default_rng(seed)
     evidence = Evidence(base, DEFAULT_REPEATED)
@@ -338,7 +349,9 @@ def gather(
         # Measure until the next look at the data.
         while len(evidence) < processes:
             active = _affordable(active, evidence, base, pace, wanted=processes - len(evidence))
-            if len(evidence) >= MIN_PROCESSES and pace.affordable_processes(len(active)) < 1.0:
+            is_promising = any(evidence.mean_ratio(base, key) > PROMISING for key in active)
+            least = PROMISING_PROCESSES if is_promising else MIN_PROCESSES
+            if len(evidence) >= least and pace.affordable_processes(len(active)) < 1.0:
                 break
             started_at = clock()
             evidence.add(session(active, int(rng.integers(2**31))))

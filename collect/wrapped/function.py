@@ -20,6 +20,7 @@ from foretune.collect.wrapped.call_arguments import (
     FunctionLaunch,
 )
 from foretune.collect.wrapped.knob_values import KnobValues
+from foretune.collect.wrapped.library_settings import apply_settings, present_settings
 from foretune.collect.wrapped.new_values import (
     GIVEN_VALUES,
     DrawnKinds,
@@ -120,7 +121,8 @@ class FunctionKernel(WrappedKernel):
         self.unreadable = unreadable if identity is None else ()
         only_here = unique_digest() if self.unreadable else ""
         digests = [work.digest for work in works]
-        code = repr((digests, only_here, name, right, tolerance))
+        self._settings = present_settings()
+        code = repr((digests, only_here, name, right, tolerance, self._settings))
         super().__init__(
             name,
             self.knob_values.listed,
@@ -142,6 +144,10 @@ class FunctionKernel(WrappedKernel):
         self._take_default({k: p.default for k, p in parameters.items() if k in knobs})
         if callable(args):
             self.problem_parameters = _problem_parameters(args)
+
+    def prepare_process(self) -> None:
+        """Take over the settings of libraries from the process that made this kernel."""
+        apply_settings(self._settings)
 
     def _take_default(self, defaults: dict[str, Any]) -> None:
         """Take the function's own default, unless one is given; warn if the space lacks it."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.wrapped.values import is_tensor
+from foretune.support.files_named import content_of_file_named
 from foretune.support.identity import identify, layout_text, shape_of
 from foretune.values import Value
 
@@ -93,7 +94,9 @@ def _tell(value: Any) -> _Told:
         return _tell_integer(value)
     if kind is str:
         is_short = len(value) <= MAX_TEXT
-        is_complete = is_short and value not in READS_LIKE_ANOTHER
+        is_complete = (
+            is_short and value not in READS_LIKE_ANOTHER and not content_of_file_named(value)
+        )
         return _Told({"": value} if is_short else {}, is_complete)
     if isinstance(value, enum.Enum):
         return _Told({"": str(value)}, is_complete=False)

@@ -129,6 +129,9 @@ class WrappedKernel(Kernel):
         """Return the values of knobs as the user listed them."""
         return dict(config)
 
+    def prepare_process(self) -> None:
+        """Make another process like the one that made this kernel."""
+
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the given work, or NaN."""
         return Cost(math.nan, math.nan) if self._cost is None else self._cost(problem, config)
@@ -174,6 +177,7 @@ def unpickle_kernel(pickled: bytes | str) -> WrappedKernel:
     kind, state = cloudpickle.loads(content)
     kernel = object.__new__(kind)
     vars(kernel).update(state)
+    kernel.prepare_process()
     return kernel
 
 

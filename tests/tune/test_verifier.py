@@ -330,9 +330,11 @@ def test_gather_expected_launch_time_limits_first_process():
     assert session.keys[0] == ["a"]
 
 
-def test_gather_runs_three_processes_whatever_the_budget():
-    _, evidence, (candidate,) = gather_slowly({"a": 0.5}, seconds=0.0)
-    assert len(evidence) == 3
+@pytest.mark.parametrize(("ratio", "processes"), [(0.99, 3), (0.5, 5)])
+def test_gather_runs_a_few_processes_whatever_the_budget(ratio, processes):
+    """A candidate that seems twice as fast gets more of them."""
+    _, evidence, (candidate,) = gather_slowly({"a": ratio}, seconds=0.0)
+    assert len(evidence) == processes
     assert np.isfinite(candidate.ratio_low)
 
 

@@ -9,6 +9,7 @@ records. Comments, docstrings and layout do not change the hash, nor does the ve
 import ast
 import contextlib
 import hashlib
+import importlib.util
 import inspect
 import sys
 import textwrap
@@ -144,21 +145,34 @@ def function_code(function: Any) -> str:
     Of a decorated function, this is the code of the decorator's wrapper.
     """
     code: CodeType = function.__code__
-    if code.co_name != "<lambda>":  # its line may hold other code
-        with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError):
-            # Of the code object: `inspect` would replace a wrapper by what it wraps.
-            text = textwrap.dedent(inspect.getsource(code))
-            (tree,) = ast.parse(text).body
-            tree.decorator_list = [  # type: ignore[attr-defined]
-                d for d in getattr(tree, "decorator_list", []) if not _lists_knobs(d)
-            ]
-            return repr(_normalized_syntax(tree))
+    tree = syntax_of(function)
+    if tree is not None:
+        tree.decorator_list = [  # type: ignore[attr-defined]
+            d for d in getattr(tree, "decorator_list", []) if not _lists_knobs(d)
+        ]
+        return repr(_normalized_syntax(tree))
     return repr(
         [
             (part.co_code, part.co_names, list(map(_constant_text, part.co_consts)))
             for part in nested_code_objects(code)
         ]
     )
+
+
+def syntax_of(function: Any) -> ast.stmt | None:
+    """Return the syntax of a function; None for a lambda, and if it has no file.
+
+    Of a decorated function, this is the syntax of the decorator's wrapper.
+    """
+    code: CodeType = function.__code__
+    if code.co_name == "<lambda>":  # its line may hold other code
+        return None
+    with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError):
+        # Of the code object: `inspect` would replace a wrapper by what it wraps.
+        text = textwrap.dedent(inspect.getsource(code))
+        (tree,) = ast.parse(text).body
+        return tree
+    return None
 
 
 def _constant_text(constant: Any) -> str:
@@ -183,8 +197,25 @@ def module_code(module: ModuleType) -> str:
     file = _source_file(module)
     if file is None or not is_user_code(module):
         return module.__name__
+    return _code_in_file(module.__name__, file)
+
+
+def code_of_import(name: str) -> str:
+    """Return the code of a user's module that is not imported yet; empty for other modules."""
+    top = name.partition(".")[0]
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(top)
+        file = Path((spec and spec.origin) or "")
+        is_user = is_user_module(top) and not set(INSTALL_FOLDERS) & set(file.parts)
+        if is_user and file.suffix == ".py":
+            root = file.parents[1] if file.stem == "__init__" else file.parent
+            return _code_in_file(name, _module_file(name, root) or file)
+    return ""
+
+
+def _code_in_file(name: str, file: Path) -> str:
     found: dict[Path, str] = {}
-    _collect_module(module.__name__, file, found)
+    _collect_module(name, file, found)
     return "\n".join(sorted(found.values()))
 
 
@@ -193,5 +224,6 @@ def is_user_code(obj: Any) -> bool:
     if isinstance(obj, ModuleType):
         return is_user_module(obj.__name__)
     if isinstance(obj, FunctionType):  # a decorator may have changed what `__module__` says
-        return is_user_module(obj.__globals__.get("__name__", obj.__module__))
+        name = obj.__globals__.get("__name__", obj.__module__)
+        return name in (None, "builtins") or is_user_module(name)  # code of a text has no module
     return is_user_module(obj.__module__)

@@ -48,8 +48,17 @@ from typing import Any
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.support.captures import captured_values, names_read, nested_code_objects
-from foretune.support.code_hash import function_code, is_user_code, module_code
+from foretune.support.captures import (
+    READS_ANY_ATTRIBUTE,
+    captured_values,
+    imports_read,
+    names_read,
+    nested_code_objects,
+    variables_read,
+)
+from foretune.support.code_hash import code_of_import, function_code, is_user_code, module_code
+from foretune.support.environment_read import environment_read
+from foretune.support.files_named import content_of_file_named
 
 MAX_PARTS = 100_000
 """Larger objects are not read: they are data in a form that Foretune does not know."""
@@ -63,15 +72,12 @@ MAX_NAMED = 3
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
 _STATE_IS_NO_WORK = (
     *_LOCKS,
-    threading.local,
     logging.Logger,
     logging.Handler,
     random.Random,
 )
 _RANDOM_STATES = (np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _ONE_PASS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, io.IOBase)
-_READS_ENVIRONMENT = {"environ", "getenv"}
-"""Names in code that reads environment variables."""
 _BUFFERS = (bytearray, memoryview, array)
 _HAS_CONTENT_OF_ITS_OWN = (
     *(tuple, list, dict, set, frozenset, deque),
@@ -79,7 +85,7 @@ _HAS_CONTENT_OF_ITS_OWN = (
     *(BaseException, functools.partial),
 )
 """An object of a class that is derived from one of these has more content than its attributes."""
-_VIEWS_OF_DICTS = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS_OF_DICTS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 _BUILT_IN_FUNCTIONS = (types.BuiltinFunctionType, types.MethodWrapperType, np.ufunc)
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 _NOTES_OF_CLASSES = frozenset(
@@ -198,7 +204,9 @@ class _Reader:
         self._floats_are_data = floats_are_data
         """Whether floating-point numbers count by type only; never inside objects and code."""
         self._path: list[str] = []
-        self._known: dict[tuple[int, bool], str] = {}
+        self._known: dict[tuple[Any, ...], str] = {}
+        self._names_read: frozenset[str] = frozenset()
+        """Names of attributes that the function loads which holds the value."""
         self._kept: list[Any] = []
         """Keeps described objects alive: another one must not get the id of a known one."""
         self._open: dict[int, int] = {}
@@ -219,9 +227,12 @@ class _Reader:
         if plain is not None:
             return plain
 
-        # Everything else may contain itself, and may be large.
+        # Everything else may contain itself, and may be large. Of a module, other values count for
+        # each function that reads it.
         number = id(value)
-        key = (number, self._floats_are_data)
+        key: tuple[Any, ...] = (number, self._floats_are_data)
+        if isinstance(value, types.ModuleType):
+            key = (*key, self._names_read)
         if key in self._known:
             return self._known[key]
         if number in self._open:
@@ -253,7 +264,9 @@ class _Reader:
         kind = type(value)
         if value is None or value is Ellipsis or value is NotImplemented:
             return repr(value)
-        if kind in (bool, str, bytes, complex, range):
+        if kind is str:
+            return f"str {value!r}{content_of_file_named(value)}"
+        if kind in (bool, bytes, complex, range):
             return f"{kind.__name__} {value!r}"
         if kind is int:
             return f"int {value:x}"
@@ -300,7 +313,7 @@ class _Reader:
             items = sorted(f"{self.describe(k)}: {self._part(k, v)}" for k, v in value.items())
             return f"dict [{', '.join(items)}]"
         if isinstance(value, _VIEWS_OF_DICTS):
-            return f"{kind.__name__} {self.describe(list(value))}"
+            return f"{kind.__name__} [{self._sequence(list(value))}]"
         if kind is slice:
             return f"slice {self.describe((value.start, value.stop, value.step))}"
         return None
@@ -326,8 +339,8 @@ class _Reader:
     def _array(self, value: Any) -> str | None:
         if isinstance(value, _BUFFERS):
             with memoryview(value) as view:
-                layout = (view.format, view.shape, view.strides, view.readonly)
-            return f"{self._name(type(value))} {layout}"
+                described = (view.format, view.shape, view.strides, view.readonly)
+            return f"{self._name(type(value))} {described}"
         if isinstance(value, np.ndarray):
             return self._numpy_array(value)
         if _is_of_pandas(value):
@@ -370,7 +383,7 @@ class _Reader:
         if isinstance(value, type):
             return self._class(value)
         if isinstance(value, types.ModuleType):
-            return f"module {module_code(value)}"
+            return self._module(value)
         if isinstance(value, _BUILT_IN_FUNCTIONS):
             return self._built_in_function(value)
         return self._wrapped_code(value)
@@ -398,21 +411,58 @@ class _Reader:
         options = inspect.getattr_static(value, "targetoptions", None)
         return f"{self._name(type(value))} of {self.describe(inner)} {self.describe(options)}"
 
+    def _module(self, module: types.ModuleType) -> str:
+        """Describe a module by its code, and by those of its values that are read now.
+
+        They may have changed after its import. Of an installed module, what a user put in counts.
+        """
+        is_user = is_user_code(module)
+        names = self._names_read & vars(module).keys()
+        if is_user and self._names_read & READS_ANY_ATTRIBUTE:
+            names = frozenset(name for name in vars(module) if not name.startswith("__"))
+        parts = [f"module {module_code(module)}"]
+        for name in sorted(names):
+            value = vars(module)[name]
+            if is_user or (isinstance(value, types.FunctionType) and is_user_code(value)):
+                with self.within(f"{module.__name__}.{name}"):
+                    parts.append(f"{name}: {self.describe(value)}")
+        return "\n".join(parts)
+
     def _function(self, function: types.FunctionType) -> str:
         is_user = is_user_code(function)
         name = f"{function.__module__}.{function.__qualname__}"
         parts = [function_code(function) if is_user else name]
-        before = self._is_in_package
+        before = self._is_in_package, self._names_read
         self._is_in_package = not is_user
         if is_user:
-            parts += _environment_read(function)
+            globals_read, attributes = names_read(function.__code__)
+            self._names_read = attributes | (globals_read & READS_ANY_ATTRIBUTE)
+            parts += self._read_outside(function)
         for place, value in captured_values(function, with_globals=is_user):
             if place in self._ignored:
                 continue
             with self.within(place):
                 parts.append(f"{place}: {self.describe(value)}")
-        self._is_in_package = before
+        self._is_in_package, self._names_read = before
         return "\n".join(parts)
+
+    def _read_outside(self, function: types.FunctionType) -> Iterator[str]:
+        """Describe what code names: environment variables, files, modules that it imports."""
+        environment = environment_read(function, variables_read(function))
+        yield environment.text
+        if not environment.is_complete:
+            self.unreadable.append(
+                f"environment variables that {function.__qualname__} reads (the name of one is "
+                "computed)"
+            )
+        for code in nested_code_objects(function.__code__):
+            for constant in filter(None, map(_text_of_constant, code.co_consts)):
+                yield content_of_file_named(constant)
+        package = str(function.__globals__.get("__package__") or "")
+        for name in imports_read(function.__code__, package):
+            module = sys.modules.get(name)
+            with self.within(f"the import {name!r}"):
+                yield code_of_import(name) if module is None else self.describe(module)
 
     def _built_in_function(self, function: Any) -> str:
         name = getattr(function, "__qualname__", function.__name__)
@@ -424,13 +474,11 @@ class _Reader:
     def _class(self, kind: type) -> str:
         if not is_user_code(kind):
             return f"class {self._name(kind)}"
-        if issubclass(kind, enum.Enum):
-            members = {name: member.value for name, member in kind.__members__.items()}
-            return f"class {kind.__qualname__} {self.describe(members)}"
-        parts = [kind.__qualname__, *map(self.describe, kind.__bases__)]
+        parts = [kind.__qualname__, *map(self.describe, (type(kind), *kind.__bases__))]
+        parts += map(self.describe, _declared(kind))
         for name, value in sorted(vars(kind).items()):
             is_note = name in _NOTES_OF_CLASSES or isinstance(value, _DESCRIPTORS)
-            if not is_note and not _is_generated(kind, value):
+            if not is_note and not _is_generated(kind, name, value):
                 with self.within(f"{kind.__qualname__}.{name}"):
                     parts.append(f"{name}: {self.describe(value)}")
         return "\n".join(parts)
@@ -447,13 +495,18 @@ class _Reader:
             return f"{self._name(type(value))} of {self._name(type(value.bit_generator))}"
         if isinstance(value, _STATE_IS_NO_WORK + _RANDOM_STATES):
             return self._name(type(value))
+        if value is os.environ:  # code names the variables that it reads
+            return "the environment"
+        if isinstance(value, threading.local):
+            of_this_thread = {} if self._is_in_package else vars(value)
+            return f"{self._name(type(value))} {self._attributes(of_this_thread)}"
         if isinstance(value, contextvars.ContextVar):
             held = None if self._is_in_package else _value_in_context(value)
             return f"context variable {value.name} {self.describe(held)}"
         if isinstance(value, _ONE_PASS):
             return self._give_up(value)
         if isinstance(value, PurePath):
-            return f"path {value}"
+            return f"path {value}{content_of_file_named(str(value))}"
         return None
 
     def _object(self, value: Any) -> str:
@@ -462,8 +515,7 @@ class _Reader:
         name = self._name(kind)
         if self._is_in_package and not is_user_code(kind):
             return f"object {name}"
-        attributes = attributes_of(value)
-        if attributes is not None:
+        if (attributes := attributes_of(value)) is not None:
             return f"object {name} {self._attributes(attributes)}"
         try:
             # `pickle` asks a table of functions first: compiled patterns are in it.
@@ -492,18 +544,20 @@ class _Reader:
         return ", ".join(parts)
 
 
-def _environment_read(function: types.FunctionType) -> list[str]:
-    """Return the values of the environment variables that a function's code names, as texts."""
-    globals_read, attributes = names_read(function.__code__)
-    if not _READS_ENVIRONMENT & (globals_read | attributes):
+def _text_of_constant(constant: Any) -> str:
+    return constant if isinstance(constant, str) else ""
+
+
+def _declared(kind: Any) -> list[Any]:
+    """Return members of an enum, or fields of a dataclass with their defaults."""
+    if issubclass(kind, enum.Enum):
+        return [{name: member.value for name, member in kind.__members__.items()}]
+    if "__dataclass_fields__" not in vars(kind):
         return []
-    names = {
-        constant
-        for code in nested_code_objects(function.__code__)
-        for constant in code.co_consts
-        if isinstance(constant, str)
-    }
-    return [f"{name}={os.environ[name]}" for name in sorted(names) if name in os.environ]
+    return [
+        [field.name, field.default, field.default_factory, field.init, field.kw_only]
+        for field in dataclasses.fields(kind)
+    ]
 
 
 def _value_in_context(variable: contextvars.ContextVar[Any]) -> Any:
@@ -605,8 +659,11 @@ def shape_of(value: Any) -> tuple[int, ...]:
     return tuple(map(int, shape)) if whole else ()
 
 
-def _is_generated(kind: type, value: Any) -> bool:
-    """Whether `dataclasses` wrote this method: its fields are in the class, too."""
+def _is_generated(kind: type, name: str, value: Any) -> bool:
+    """Whether `enum` or `dataclasses` made this: members and fields count by themselves."""
+    if issubclass(kind, enum.Enum):
+        is_own = isinstance(value, types.FunctionType | property | classmethod | staticmethod)
+        return name in kind.__members__ or not is_own
     if not dataclasses.is_dataclass(kind) or not isinstance(value, types.FunctionType):
         return False
     return value.__code__.co_filename == "<string>"
