@@ -150,7 +150,14 @@ def test_tune_source_file(capsys, tmp_path):
     assert main(["tune", "scale.c", "--json", *arguments]) == 0
     best = json.loads(capsys.readouterr().out)["best"]
     assert best["config"] == {"work": 1}
-    arguments = {"x": "float32", "x_0": 500, "by": "float32", "by_0": 500, "n": 500, "n_type": "int32"}
+    arguments = {
+        "x": "float32",
+        "x_0": 500,
+        "by": "float32",
+        "by_0": 500,
+        "n": 500,
+        "n_type": "int32",
+    }
     assert best["problem"] == {**arguments, "n_": 500}  # and the launch size
 
 

@@ -74,7 +74,7 @@ def train(
     extra_columns: list[str] = EXTRA_COLUMNS,
     work: list[str] = WORK,
     kernel: str = run_files.ONLY_KERNEL,
-    resume: str = RESUME,
+    resume: str | None = RESUME,
     mlflow: str = typer.Option(None, help="Also log to this MLflow: sqlite:///mlflow.db or a URL."),
     out: Path = typer.Option(..., help="Folder for the predictor."),
 ) -> None:
@@ -116,7 +116,7 @@ def train(
         template = _new_predictor(context, kernel_name, work_of_key)
     else:
         template = resumed
-        runs = _append_runs(resumed, runs, resume)
+        runs = _append_runs(resumed, runs, folder=str(resume))
 
     # What could be wrong is found before training.
     group_columns(runs, group)
