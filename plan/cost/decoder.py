@@ -207,8 +207,8 @@ def _communication(
 
     # With attention-DP, tokens go to their experts and back.
     if is_gathered:
-        elements = float(tokens * (model.expert_hidden or model.hidden))
-        yield from _expert_exchanges(model, layout, formats, elements, phase)
+        expert_inputs = float(tokens * (model.expert_hidden or model.hidden))
+        yield from _expert_exchanges(model, layout, formats, expert_inputs, phase)
 
     # Stages send their results on.
     if layout.pp > 1:
