@@ -46,11 +46,11 @@ def test_searcher_fulfils_contract(name, monkeypatch):
 
             monkeypatch.setattr(searchers, "MAX_RETRIES", 3)
         if name == "policy":
-            from foretune.search.policies import agent, policy
+            from foretune.search.policies import agent, searcher
 
             brief = agent.TrainingSchedule(updates=3, episodes=16)
-            monkeypatch.setattr(policy, "SHORT_TRAINING", brief)
-            monkeypatch.setattr(policy, "UPDATES_PER_TELL", 1)
+            monkeypatch.setattr(searcher, "SHORT_TRAINING", brief)
+            monkeypatch.setattr(searcher, "UPDATES_PER_TELL", 1)
         check_searcher(name)
     except MissingExtra as e:
         pytest.skip(str(e))

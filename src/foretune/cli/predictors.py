@@ -118,7 +118,7 @@ def train(
         template = _new_predictor(context, kernel_name, work_of_key)
     else:
         template = resumed
-        runs = _append_runs(resumed, runs, resume)
+        runs = _append_runs(resumed, runs, folder=str(resume))
 
     # What could be wrong is found before training.
     group_columns(runs, group)

@@ -216,6 +216,13 @@ def test_compressed_keys(small):
     assert sizes == [(round(4 * 256 / 14), 14), (round(4 * 256 / 40), 40)]
 
 
+def test_operators_stages_exchange_full_width_beside_narrow_experts(sparse):
+    narrow = replace(sparse, expert_hidden=16)
+    layout = Layout(pp=2, dp=4, moe_ep=4)
+    operators = mixed_operators(narrow, layout, Formats(), [Part(6, 1, 9, "decode")])
+    assert named(operators, "stage").problem == {"message_bytes": 6 * 64 * 2, "devices": 2}
+
+
 def test_stages_send_on_what_they_computed(small):
     found = mixed_operators(small, Layout(pp=2), Formats(), [Part(6, 1, 9, "decode")])
     stage = named(found, "stage")
