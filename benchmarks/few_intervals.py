@@ -1,4 +1,4 @@
-"""Intervals from few problems: a t law beside the largest miss, on the same fits.
+"""Intervals from few problems, with a t law, beside the largest miss alone, on the same fits.
 
 Run: ``python benchmarks/few_intervals.py DATA [--half "chosen on"] [--draws 2]`` where DATA is that
 of `predictors`. Tables are those of strangers (`foreign_tables`). Every line has 8, 16 or 32
@@ -60,7 +60,7 @@ def main() -> None:
     tables = [table for table in foreign_tables(arguments.data) if table.half == arguments.half]
     for split in FEW:
         lines = list(_lines(tables, split, arguments.draws))
-        for rule in ("largest miss", "t law"):
+        for rule in ("largest miss", "with a t law"):
             covered = np.array([line[rule][0] for line in lines])
             log_width = np.array([line[rule][1] for line in lines])
             cells = [
@@ -97,7 +97,7 @@ def _lines(tables: list[ForeignTable], split: str, draws: int) -> Iterator[dict[
             # Where no interval was capped, the rules differ by their factor alone.
             earlier_width = t_width * recorder.earlier_factor / interval.factor
             yield {
-                "t law": (np.mean(errors <= t_width), np.median(t_width)),
+                "with a t law": (np.mean(errors <= t_width), np.median(t_width)),
                 "largest miss": (np.mean(errors <= earlier_width), np.median(earlier_width)),
             }
 
