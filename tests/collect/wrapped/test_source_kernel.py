@@ -90,10 +90,6 @@ def test_arguments_are_described_by_the_sources_names(language):
     sizes = {"c": "float32", "c_0": N, "a": "float32", "a_0": N, "b": "float32", "b_0": N, "n": N}
     # The launch size has the name of an argument.
     assert problem == {**sizes, "n_type": "int32", "n_": N}
-        **sizes,
-        "n_type": "int32",
-        "n_": N,
-    }  # the launch size has the argument's name
 
 
 def test_verify_judges_instead():
