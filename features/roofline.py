@@ -22,6 +22,7 @@ from foretune.errors import DataWarning, PredictorError
 from foretune.family import Cost, Family
 from foretune.features.arrays import Rows, as_array
 from foretune.features.families.user_defined import UserDefinedCost
+from foretune.features.readings import ReadFamily
 
 MIN_MS = 1e-9
 """Lower bound of each limit's time, so that logarithms are finite."""
@@ -141,15 +142,19 @@ def with_rates(family: Family | None, rows: Rows) -> Rows:
 
     A row without any rate gets the specs of the known device of its name, else those of a generic
     CPU or GPU with a `DataWarning`. Values that a row has are kept. Unnamed devices stay without
-    rates if the cost is the user's.
+    rates if the cost is the user's. If the family was only read from names, generic rates need no
+    warning: nobody said that it has a roofline.
     """
     if family is None or "device" not in rows:
         return rows
     may_be_unnamed = isinstance(family, UserDefinedCost)
+    is_read = isinstance(family, ReadFamily)
     unknown = rows.memoized(("unknown", may_be_unnamed), lambda: _unknown(rows, may_be_unnamed))
     if not unknown.any():
         return rows
-    return rows.memoized(("with rates", may_be_unnamed), lambda: _fill(rows, unknown))
+    return rows.memoized(
+        ("with rates", may_be_unnamed), lambda: _fill(rows, unknown, warns=not is_read)
+    )
 
 
 def _unknown(rows: Rows, may_be_unnamed: bool) -> np.ndarray:
@@ -162,7 +167,7 @@ def _unknown(rows: Rows, may_be_unnamed: bool) -> np.ndarray:
     return unknown
 
 
-def _fill(rows: Rows, unknown: np.ndarray) -> Rows:
+def _fill(rows: Rows, unknown: np.ndarray, *, warns: bool) -> Rows:
     """Return rows with specs of known or generic devices where no rate is known."""
     names, codes = rows.distinct("device")
     devices = {}
@@ -185,7 +190,7 @@ def _fill(rows: Rows, unknown: np.ndarray) -> Rows:
             filled_columns[column] = filled
 
     for name, device in devices.items():
-        if device in (GENERIC_CPU, GENERIC_GPU):
+        if warns and device in (GENERIC_CPU, GENERIC_GPU):
             rates = ", ".join(f"device.{spec}" for spec in ASKED_RATES if spec in device.specs)
             _warn_once(
                 f"the rates of {name!r} are unknown; it counts as a {device.name}: give {rates}"

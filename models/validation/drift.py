@@ -80,7 +80,7 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
     """
     valid = validate(fresh).reset_index(drop=True)
     predictor.require_same_kernel(valid)
-    plausible = drop_implausible(predictor.features_.family, valid)
+    plausible = drop_implausible(predictor.declared_family, valid)
     newest = newest_runs(plausible).reset_index(drop=True)
     present = present_targets(newest)
     targets = [target for target in predictor.targets_ if target in present]

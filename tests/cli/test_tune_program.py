@@ -40,6 +40,7 @@ print("imported")
 """
 
 
+@pytest.mark.extended
 def test_tune_function_of_module_that_tunes_at_import(capsys, monkeypatch):
     monkeypatch.setattr(verifier, "LOOKS", {1: 1.0})  # each process imports the module
     quick = Timing(max_seconds=0.02, warmup_s=0.001)

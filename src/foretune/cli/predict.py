@@ -142,6 +142,8 @@ def _answer(context: typer.Context, predictor: str, count: int) -> None:
 
     loaded = _load(predictor, given["kernel"], given["device"])
     output = Output(options.root_options(context).as_json)
+    if loaded.weakness:
+        output.say(loaded.weakness)
     if given["explain"] and not problem:
         explaining.show_importance(output, loaded)
         return
@@ -202,14 +204,14 @@ def _show_ranking(
     _print_ranking(output, title, entries, objective=objective, other_columns=other_columns)
     for reason in dict.fromkeys(reason for entry in entries for reason in entry["outside"]):
         output.say(f"outside the training range: {reason}")
-    output.result(
-        {
-            "problem": dict(candidates.problem),
-            "configurations": len(predicted),
-            "objective": objective,
-            "configs": entries,
-        }
-    )
+    answer = {
+        "problem": dict(candidates.problem),
+        "configurations": len(predicted),
+        "objective": objective,
+    }
+    if predictor.weakness:
+        answer["weakness"] = predictor.weakness
+    output.result({**answer, "configs": entries})
 
 
 def _print_ranking(

@@ -32,6 +32,8 @@ CURVE = "curve"
 WORK_KEYS = ("flops", "bytes", "blocks")
 MAX_EXPLAINED = 10_000
 """How many rows `evaluate` compares with the training range."""
+MIN_POWER_ROWS = 40
+"""With fewer metered runs, validation says little of power."""
 MAX_SEEN_SHARE = 0.5
 """With more held-out rows of problems that were seen in training, scores are too good."""
 DEFAULT_SPLITS = {"quick": ("grouped",), "full": ("random", "grouped")}
@@ -112,7 +114,7 @@ def train(
     )
     runs = run_files.read_tables(files, csv_options, resumed)
     kernel_name = require_single_kernel(runs)
-    if resumed is None:
+    if resume is None or resumed is None:
         template = _new_predictor(context, kernel_name, work_of_key)
     else:
         template = resumed
@@ -204,6 +206,9 @@ def _show_training(
     from foretune.datasets.schema import columns_of
     from foretune.models.validation.metrics import noise_floor
 
+    weakness = done.validation.weakness
+    if weakness:
+        output.say(weakness)
     if not columns_of(runs, "config"):
         output.say("no column is configuration: for a CSV file, name its sizes with --sizes")
     for target, scores in done.scores.items():
@@ -221,7 +226,10 @@ def _show_training(
                 f"{percent(share)} of the randomly held-out rows for {target} have a problem seen "
                 "in training\ntoo: use the grouped split"
             )
-    return {**done.metrics(), "noise_floor": floor, "training": done.predictor.training_}
+    answer = {**done.metrics(), "noise_floor": floor, "training": done.predictor.training_}
+    if weakness:
+        answer["weakness"] = weakness
+    return answer
 
 
 def _learning_curves(output: Output, predictor: "Predictor", group: str) -> dict[str, Any]:
@@ -336,14 +344,21 @@ def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") ->
 def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield which figures of a training are missing, and why."""
     from foretune.features.families_of_runs import explain_missing_roofline
+    from foretune.features.readings import ReadFamily
+    from foretune.models.targets import measured_rows
 
     features = done.predictor.features_
-    if features.family is None:
+    if isinstance(features.family, ReadFamily):
+        yield str(features.family.reading)
+    elif features.family is None:
         reason = explain_missing_roofline(done.predictor.kernel_name_, done.predictor.runs_)
         if reason:
             yield f"no roofline: {reason}"
     elif not features.roofline_known_:
         yield "no roofline: the runs lack their device's peak rates (device.…) or a size"
+    n_metered = len(measured_rows("power_w", done.predictor.runs_))
+    if "power_w" in done.predictor.targets_ and n_metered < MIN_POWER_ROWS:
+        yield f"power_w: ± 30 %, as only {n_metered} runs have it; {MIN_POWER_ROWS} tell more"
 
     if done.validation.level == "none":
         return
