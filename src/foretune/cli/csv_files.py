@@ -144,35 +144,48 @@ def _mapping(
         given["time_ms"] = _time_column(file, table[columns])
     if "status" not in given:
         # How a run ended is neither its problem nor its configuration.
-        said = {"status", *options.sizes, *given.values()}
-        stated = [column for column in stated_status(table) if column not in said]
-        columns = [column for column in columns if column not in stated]
+        named_by_user = {"status", *options.sizes, *given.values()}
+        status_columns = set(stated_status(table)) - named_by_user
+        columns = [column for column in columns if column not in status_columns]
     if not options.finds_roles and predictor is None:
         return run_columns(columns, options.sizes, given)
 
     # Columns that have a role: by option, or in a predictor's training.
-    known = [] if predictor is None else _known_configuration(predictor, columns)
-    taken = [c for c in columns if c not in options.sizes and is_used(c, given.values())]
+    trained_on = [] if predictor is None else _known_configuration(predictor, columns)
+    used = [
+        column
+        for column in columns
+        if column not in options.sizes and is_used(column, given.values())
+    ]
     # Of several kernels one is taken, or which one it was is part of the configuration.
-    names_kernel = KERNEL in columns and KERNEL not in known and KERNEL not in fixed
-    if names_kernel and (predictor or options.kernel or table[KERNEL].nunique() < 2):
+    has_kernels = KERNEL in columns and KERNEL not in trained_on and KERNEL not in fixed
+    if has_kernels and (predictor or options.kernel or table[KERNEL].nunique() < 2):
         given.setdefault(KERNEL, KERNEL)
-        taken.append(KERNEL)
+        used.append(KERNEL)
 
     # Names tell what the others are.
-    roles = column_roles(table[columns], sizes=options.sizes, taken=[*taken, *known])
+    roles = column_roles(table[columns], sizes=options.sizes, taken=[*used, *trained_on])
     if predictor is None:
         roles.require_no_doubt()
         if roles.explained:
             typer.echo(f"{file}: {roles.explained}", err=True)
-    mapping = {c: c for c in columns if is_run_column(c) and c != KERNEL and c not in taken}
-    mapping |= {_run_column("problem", column): column for column in roles.sizes}
-    mapping |= {_run_column("config", column): column for column in [*roles.configuration, *known]}
+
+    # A run table's own columns, then roles, then what the user says: the later ones count.
+    mapping: dict[str, str] = {}
+    for column in columns:
+        if is_run_column(column) and column != KERNEL and column not in used:
+            mapping[column] = column
+    for column in roles.sizes:
+        mapping[_run_column("problem", column)] = column
+    for column in [*roles.configuration, *trained_on]:
+        mapping[_run_column("config", column)] = column
     if roles.device is not None:
         mapping["device"] = roles.device
     if roles.power is not None:
         mapping["power_w"] = roles.power_source
-    return {**{c: s for c, s in mapping.items() if c not in fixed}, **given}
+    for column in fixed:
+        mapping.pop(column, None)
+    return mapping | given
 
 
 def _run_column(group: str, column: str) -> str:
