@@ -110,7 +110,7 @@ def test_find_device_ignores_brand():
 
 
 def test_find_device_unknown_name_suggests_nearest():
-    with pytest.raises(UnknownName, match="did you mean 'NVIDIA H200'"):
+    with pytest.raises(UnknownName, match="did you mean 'NVIDIA H20'"):
         find_device("NVIDIA H20O")
 
 

@@ -23,6 +23,12 @@ REQUIRED_SPECS = ("memory_gib", "memory_gbps")
 """Without these, memory and times cannot be planned."""
 RATES = ("bf16_gflops", "fp16_gflops", "fp32_gflops")
 """A device needs one of these."""
+PLAUSIBLE = {
+    "memory_gib": (1, 2_000, "GiB"),
+    "memory_gbps": (20, 50_000, "GB/s: 1000 for a TB/s"),
+    **dict.fromkeys(RATES[:2], (1_000, 20_000_000, "1e9 operations/s: 1000 for a TFLOP/s")),
+}
+"""Specification of a GPU -> least and largest number, and its unit: others are in another unit."""
 DEVICE_FIELDS = ("gpu", "architecture", *SPECS)
 """Fields of a TOML file about the GPU; specifications in units of `SPECS`."""
 SYSTEM_FIELDS = (
@@ -37,15 +43,38 @@ SYSTEM_FIELDS = (
 )
 """Fields of a TOML file about the system, as in `System`; ``usable_memory_gib`` is the memory that
 the driver reports."""
+_ARCHITECTURE = re.compile(r"sm_\d{2,3}a?|gfx[0-9a-f]+|xe[\w-]*", re.IGNORECASE)
 _COUNT = re.compile(r"(?P<count>[1-9]\d{0,3})\s*[x×]\s*(?P<gpu>.+)", re.IGNORECASE)
+_COUNT_BEHIND = re.compile(r"(?P<gpu>.+)\s[x×]\s?(?P<count>[1-9]\d{0,2})", re.IGNORECASE)
+_USUAL_NAMES = (
+    (r"dgx spark", "GB10"),
+    (r"(?:dgx|hgx) ", ""),
+    (r"(?:nvidia |geforce )*(?=[2-5]0[5-9]0\b)", "RTX "),
+    (r"(?:nvidia )?(?=a[2-6][05]00\b)", "RTX "),
+    (r"(?=w[5-7][5-9]00\b)", "Radeon PRO "),
+)
+"""Beginnings of names that people use, and what they stand for: ``4090``, ``HGX B300``."""
+_MEMORY = re.compile(r"\s+(?P<gib>\d+) ?gi?b\b", re.IGNORECASE)
+_RACK = re.compile(r"(gb\d00) nvl\d+", re.IGNORECASE)
+"""A rack, by its GPU."""
 
 
 def split_count(name: str) -> tuple[int, str]:
     """Return number and GPU of a name like ``4x RTX 3090``; 0 if it has no number."""
-    match = _COUNT.fullmatch(name.strip())
+    match = _COUNT.fullmatch(name.strip()) or _COUNT_BEHIND.fullmatch(name.strip())
     if match is None:
         return 0, name.strip()
     return int(match["count"]), match["gpu"].strip()
+
+
+def usual_name(name: str) -> str:
+    """Return the full name of a GPU that people call ``4090``, ``A6000`` or ``HGX B300``."""
+    name = _RACK.sub(r"\1", name.strip())
+    for beginning, full in _USUAL_NAMES:
+        match = re.match(beginning, name, re.IGNORECASE)
+        if match is not None:
+            return full + name[match.end() :]
+    return name
 
 
 def system_of_gpu(name: str, gpus_per_node: int = 0) -> System | None:
@@ -53,13 +82,24 @@ def system_of_gpu(name: str, gpus_per_node: int = 0) -> System | None:
 
     Raises UsageError if the table lacks its memory or rates.
     """
-    device = find_device_or_none(name)
+    device = find_device_or_none(name) or _device_of_size(name)
     if device is None or device.kind != "gpu":
         return None
     _require_specs(device, f"the GPU {device.name}")
     count = gpus_per_node or DEFAULT_GPUS_PER_NODE
     system = System.from_device(device, gpus_per_node=count)
     return replace(system, assumptions=_assumptions(system, links_known=False))
+
+
+def _device_of_size(name: str) -> Device | None:
+    """Return the GPU of a name with a memory size that tables leave out: ``RTX 3080 10GB``."""
+    size = _MEMORY.search(name)
+    if size is None:
+        return None
+    device = find_device_or_none(_MEMORY.sub("", name))
+    if device is None or round(device.specs.get("memory_gib", 0.0)) != int(size["gib"]):
+        return None
+    return device
 
 
 def read_system(path: Path) -> System:
@@ -88,6 +128,12 @@ def read_system(path: Path) -> System:
         "price_per_hour": _number(fields, "price_per_hour", path),
         "domain_gpus": int(_number(fields, "domain_gpus", path)),
     }
+    device_gib = device.specs["memory_gib"]
+    if stated["memory_gib"] > device_gib:
+        raise UsageError(
+            f"{path}: usable_memory_gib is {stated['memory_gib']:g}, more than the GPU's memory of "
+            f"{device_gib:g} GiB: give memory_gib too"
+        )
     given: dict[str, Any] = {name: number for name, number in stated.items() if number}
     described = replace(system, **given)
     return replace(
@@ -114,7 +160,16 @@ def _device(fields: Mapping[str, Any], path: Path) -> Device:
         device = replace(known, architecture=architecture, specs={**known.specs, **specs})
     if not device.architecture:
         raise UsageError(f"{path}: give architecture, like sm_89 or gfx1100, or gpu")
+    if "architecture" in fields and not _ARCHITECTURE.fullmatch(device.architecture):
+        raise UsageError(
+            f"{path}: architecture {device.architecture!r} is unknown: give it like sm_89, gfx1100 "
+            "or xe2"
+        )
     _require_specs(device, str(path))
+    for name, (least, largest, unit) in PLAUSIBLE.items():
+        number = specs.get(name, least)
+        if not least <= number <= largest:
+            raise UsageError(f"{path}: {name} is {number:g}: give it in {unit}")
     return device
 
 
@@ -135,6 +190,8 @@ def _number(fields: Mapping[str, Any], name: str, path: Path) -> float:
     valid = isinstance(value, int | float) and not isinstance(value, bool)
     if not valid or not math.isfinite(value) or (name in fields and value <= 0):
         raise UsageError(f"{path}: {name} is {value!r}: give a number above 0")
+    if name.endswith(("per_node", "domain_gpus")) and value != int(value):
+        raise UsageError(f"{path}: {name} is {value!r}: give a whole number")
     return float(value)
 
 
@@ -144,6 +201,11 @@ def _assumptions(system: System, links_known: bool) -> str:
         f"{system.name} was never measured: its times come from its data sheet and from operators "
         "of similar GPUs"
     )
+    if not any(system.device.specs.get(name) for name in RATES[:2]):
+        measured += (
+            "; the rate of its matrix units is unknown, so that of fp32 counts, and prompts may be "
+            "faster: give bf16_gflops in a TOML file"
+        )
     if links_known:
         return measured
     return (

@@ -1,6 +1,8 @@
 """GPU systems to deploy on, found by name without a network."""
 
+import difflib
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -9,9 +11,14 @@ from pathlib import Path
 
 from foretune.collect.devices import local_device, local_gpus
 from foretune.device import find_device, find_device_or_none
-from foretune.errors import RunTableError, UnknownName
+from foretune.errors import RunTableError, UnknownName, UsageError
 from foretune.plan.describe import parse_rows, read_text, shipped_rows, shipped_text
-from foretune.plan.describe.any_system import read_system, split_count, system_of_gpu
+from foretune.plan.describe.any_system import (
+    read_system,
+    split_count,
+    system_of_gpu,
+    usual_name,
+)
 from foretune.plan.describe.system import System
 
 PRICE_COLUMNS = ("system", "usd_per_gpu_hour")
@@ -81,6 +88,19 @@ def _parse_prices(text: str, name: str) -> dict[str, float]:
     return prices
 
 
+class UnknownSystem(UnknownName):
+    """No table has a GPU of that name; only names with the same numbers are suggested."""
+
+    def __init__(self, name: str) -> None:
+        known = known_systems()
+        numbers = re.findall(r"\d+", split_count(name)[1])
+        alike = [each for each in known if re.findall(r"\d+", each)[:1] == numbers[:1]]
+        near = difflib.get_close_matches(name.lower(), alike, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        listed = ", ".join(known)
+        UsageError.__init__(self, f"unknown system {name!r}: {hint}known: {listed}; {SYSTEM_HINT}")
+
+
 def _short_name(name: str, known: Mapping[str, Mapping[str, str]]) -> str | None:
     """Return the short name of a system, if known."""
     plain = name.lower().replace("-", "_").replace(" ", "_")
@@ -113,13 +133,14 @@ def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> Syst
         return read_system(Path(name).expanduser())
 
     count, gpu = split_count(name)
-    if _short_name(gpu, _systems()) is not None:
-        system = find_system(gpu, prices)
-        return replace(system, gpus_per_node=count, domain_gpus=count) if count else system
-    unmeasured = system_of_gpu(gpu, gpus_per_node=count)
-    if unmeasured is None:
-        raise UnknownName("system", name, known_systems(), SYSTEM_HINT)
-    return replace(unmeasured, price_per_hour=(prices or {}).get(unmeasured.name))
+    for candidate in dict.fromkeys((gpu, usual_name(gpu))):
+        if _short_name(candidate, _systems()) is not None:
+            system = find_system(candidate, prices)
+            return replace(system, gpus_per_node=count, domain_gpus=count) if count else system
+        unmeasured = system_of_gpu(candidate, gpus_per_node=count)
+        if unmeasured is not None:
+            return replace(unmeasured, price_per_hour=(prices or {}).get(unmeasured.name))
+    raise UnknownSystem(name)
 
 
 def _local_system(prices: Mapping[str, float] | None) -> System:

@@ -10,7 +10,8 @@ from foretune.errors import UsageError
 
 Value = int | float | bool | str
 """Types of values in a problem or configuration: those a run table can store."""
-MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
+MIN_INTEGER = -(2**63)
+MAX_INTEGER = 2**64 - 1
 """Smallest and largest integer that a run table can store."""
 
 

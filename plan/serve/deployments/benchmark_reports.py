@@ -19,6 +19,17 @@ LABELS = ("tp", "pp", "dp", "ep", "weights", "kv", "moe", "model_id", "max_concu
 
 MS_PER_SECOND = 1e3
 
+OTHER_REPORTS = {
+    "avg_latency": "of vllm bench latency, which streams nothing: use vllm bench serve",
+    "tokens_per_second": "of vllm bench throughput, which has no latencies: use vllm bench serve",
+    "results_ttft_s_quantiles_p50": "of LLMPerf, whose time between tokens has the first one "
+    "in it: use vllm bench serve",
+    "world_info": "of trtllm-bench, which serves no requests: use a serving benchmark",
+    "tput_per_gpu": "of InferenceX, in seconds: give the result that it sums up",
+    "avg_ns": "of llama-bench, which serves no requests: use a serving benchmark",
+}
+"""Field of a report that is not read -> what it is, and what to do."""
+
 
 def lines_of(document: Document, path: Path) -> list[dict[str, Any]]:
     """Return the lines in a document: its own if it is one, or those of a known report.
@@ -29,6 +40,10 @@ def lines_of(document: Document, path: Path) -> list[dict[str, Any]]:
         if is_report(document):
             labels = {name: document[name] for name in LABELS if name in document}
             return [{**line, **labels} for line in lines(document, path)]
+    if "completed" not in document:
+        for field, what in OTHER_REPORTS.items():
+            if field in document:
+                raise UsageError(f"--calibrate {path} is a report {what}")
     return [dict(document)]
 
 
@@ -51,6 +66,7 @@ def _guidellm(document: Document, path: Path) -> list[dict[str, Any]]:
                 **{name: extras[name] for name in LABELS if name in extras},
                 "model_id": _guidellm_model(document, benchmark),
                 "completed": completed,
+                "failed": _get(metrics, "request_totals", "errored"),
                 "total_input_tokens": _product(prompt.get("mean"), completed),
                 "total_output_tokens": _product(output.get("mean"), completed),
                 "median_ttft_ms": ttft.get("median"),
@@ -100,11 +116,14 @@ def _aiperf(document: Document, path: Path) -> list[dict[str, Any]]:
     """Return the line of a run of AIPerf."""
     if document.get("was_cancelled") or document.get("is_complete") is False:
         raise UsageError(f"--calibrate {path} is of a run of AIPerf that was stopped: run it again")
-    completed = _get(document, "request_count", "avg")
+    # GenAI-Perf, its predecessor, has means only: they are those of any number of requests.
+    counted = _get(document, "request_count", "avg")
+    completed = 1.0 if counted is None else counted
     return [
         {
             "model_id": _aiperf_model(_get(document, "input_config") or {}),
             "completed": completed,
+            "failed": _get(document, "error_request_count", "avg"),
             "total_input_tokens": _product(
                 _get(document, "input_sequence_length", "avg"), completed
             ),
@@ -133,8 +152,10 @@ def _aiperf_model(config: Document) -> str | None:
 
 
 def _aiperf_concurrency(config: Document) -> Any:
-    """Return the concurrency of the measured phase."""
-    asked = _get(config, "loadgen", "concurrency")
+    """Return the concurrency of the measured phase, or as GenAI-Perf writes it."""
+    places = (("loadgen", "concurrency"), ("perf_analyzer", "stimulus", "concurrency"))
+    found = (_get(config, *keys) for keys in (*places, ("concurrency",)))
+    asked = next((value for value in found if value is not None), None)
     phases = config.get("phases")
     if asked is None and isinstance(phases, list):
         measured = [
@@ -178,6 +199,7 @@ def _inference_perf(document: Document, path: Path) -> list[dict[str, Any]]:
     return [
         {
             "completed": completed,
+            "failed": _get(document, "failures", "count"),
             "total_input_tokens": _product(prompt, completed),
             "total_output_tokens": _product(output, completed),
             "median_ttft_ms": _product(

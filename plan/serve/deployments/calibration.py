@@ -6,6 +6,7 @@ far each candidate shares them.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,10 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.file_contents import require_real_file
+from foretune.datasets.text_encoding import decoded_document
 from foretune.errors import RunTableError, UsageError
+from foretune.plan.cost.memory import GIB, weight_bytes
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, checkpoint_formats
 from foretune.plan.describe.layout import Layout, Workload, illegal_because
@@ -33,8 +37,21 @@ from foretune.support.files import read_bytes, translate_read_errors
 
 MIN_LINES = {"tpot_ms": 1, "ttft_ms": 8}
 """Minimum lines for correcting a latency; with fewer, times to the first token do not improve."""
+MAX_FAILED_SHARE = 0.01
+"""Of requests; with more failures, the others ran under less load than the line says."""
+MIN_SHARE_OF_DURATION = 0.005
+"""Of a run under full load that its latencies add up to; a thousandth if they are seconds."""
 LINE_COLUMNS = {"tpot_ms": "median_tpot_ms", "ttft_ms": "median_ttft_ms"}
 """Latency -> its name in a line."""
+
+
+HOW_TO = {
+    "max_concurrency": "run the benchmark with so many requests in flight (vllm bench serve "
+    "--max-concurrency N)",
+    "median_tpot_ms": "give the result of a serving benchmark that streams tokens",
+    "median_ttft_ms": "give the result of a serving benchmark that streams tokens",
+}
+"""Field that a line may lack -> what to do."""
 
 
 @dataclass
@@ -109,6 +126,9 @@ def read_calibration(
             for target, name in LINE_COLUMNS.items()
         }
     )
+    for line, deployment in zip(lines, deployments, strict=True):
+        _require_room(deployment, path)
+        _require_milliseconds(line, deployment, path)
     return Calibration.fit(analytic_times(deployments, timers), measured, correction)
 
 
@@ -116,7 +136,9 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a file with one JSON object, a list of them, or one per line."""
     with translate_read_errors(path, RunTableError, "is not a result of a serving benchmark: {}"):
         decoder = json.JSONDecoder()
-        text = read_bytes(path).decode("utf-8").strip()
+        data = read_bytes(path)
+        require_real_file(data)
+        text = decoded_document(data)[0].removeprefix("\ufeff").strip()
         lines: list[dict[str, Any]] = []
         while text:
             value, end = decoder.raw_decode(text)
@@ -169,6 +191,7 @@ def _deployment(
         raise UsageError(f"--calibrate {path}: {model.name} cannot be served on {layout}: {reason}")
 
     requests = _number(line, "completed", path)
+    _require_few_failures(line, requests, path)
     isl = _number(line, "total_input_tokens", path) / requests
     osl = _number(line, "total_output_tokens", path) / requests
     return Deployment(
@@ -180,6 +203,48 @@ def _deployment(
         workload=Workload(isl=max(round(isl), 1), osl=max(round(osl), 1)),
         concurrency=_number(line, "max_concurrency", path),
     )
+
+
+def _require_few_failures(line: Mapping[str, Any], completed: float, path: Path) -> None:
+    """Raise UsageError if so many requests failed that the load was another."""
+    failed = line.get("failed")
+    sent = line.get("num_prompts")
+    if not isinstance(failed, (int, float)):
+        failed = sent - completed if isinstance(sent, (int, float)) else 0
+    if failed > MAX_FAILED_SHARE * (completed + failed):
+        raise UsageError(
+            f"--calibrate {path}: {failed:g} of {completed + failed:g} requests failed: run the "
+            "benchmark again with a load that the server answers"
+        )
+
+
+def _require_room(deployment: Deployment, path: Path) -> None:
+    """Raise UsageError for a layout on which the weights alone exceed the memory."""
+    model = deployment.model
+    system = deployment.system
+    held = weight_bytes(model, deployment.layout, deployment.formats) / GIB
+    if held > system.memory_gib:
+        raise UsageError(
+            f"--calibrate {path}: {model.name} in {deployment.formats} takes {held:.1f} GiB a GPU "
+            f"on {deployment.layout}, and {system.name} has {system.memory_gib:.1f}: correct tp, "
+            'or add "weights", "moe" and "kv" to its lines'
+        )
+
+
+def _require_milliseconds(line: Mapping[str, Any], deployment: Deployment, path: Path) -> None:
+    """Raise UsageError for latencies that add up to a small part of the run, as seconds would."""
+    duration_s = line.get("duration")
+    is_full_load = str(line.get("request_rate", "inf")).lower() in ("inf", "infinity")
+    if not isinstance(duration_s, (int, float)) or not is_full_load:
+        return
+    tokens_after_first = deployment.workload.osl - 1
+    request_ms = line["median_ttft_ms"] + tokens_after_first * line["median_tpot_ms"]
+    rounds = line["completed"] / deployment.concurrency
+    if rounds * request_ms < MIN_SHARE_OF_DURATION * 1e3 * duration_s:
+        raise UsageError(
+            f"--calibrate {path}: its latencies add up to {rounds * request_ms / 1e3:.3g} s, and "
+            f"the run took {duration_s:g} s: give milliseconds"
+        )
 
 
 def _layout(line: Mapping[str, Any], server: Mapping[str, Any], model: ModelDescription) -> Layout:
@@ -194,12 +259,16 @@ def _layout(line: Mapping[str, Any], server: Mapping[str, Any], model: ModelDesc
 
 
 def _short_name(model: str) -> str:
-    """Return a model's name without its owner, in lowercase."""
-    return model.rpartition("/")[2].lower()
+    """Return a model's name without its owner or folder, in lowercase."""
+    cached = re.search("models--.+?--([^/]+)", model)
+    name = cached[1] if cached else model.rstrip("/").rpartition("/")[2]
+    return name.lower()
 
 
 def _number(line: Mapping[str, Any], name: str, path: Path) -> float:
     value = line.get(name)
+    if value is None and name in HOW_TO:
+        raise UsageError(f"--calibrate {path} does not record {name}: {HOW_TO[name]}")
     if not isinstance(value, (int, float)) or not 0 < value < np.inf:
         raise RunTableError(f"{path}: {name} is {value}, not a positive number")
     return float(value)

@@ -28,6 +28,8 @@ bf16_gflops = 1000
         ("4x RTX 3090", (4, "RTX 3090")),
         ("2 X h100", (2, "h100")),
         ("8× H200", (8, "H200")),
+        ("RTX 3090 x2", (2, "RTX 3090")),
+        ("RX 580", (0, "RX 580")),
         ("0x RTX 3090", (0, "0x RTX 3090")),
     ],
 )
@@ -54,7 +56,43 @@ def test_resolve_system_with_a_number_of_gpus():
     assert known.assumptions == ""
 
 
-@pytest.mark.parametrize("name", ["RTX 99990", "4x RTX 99990", "Intel Xeon Gold 6148"])
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("4090", "NVIDIA GeForce RTX 4090"),
+        ("nvidia 3080 Ti", "NVIDIA GeForce RTX 3080 Ti"),
+        ("2x A6000", "NVIDIA RTX A6000"),
+        ("W7900", "AMD Radeon PRO W7900"),
+        ("HGX B300", "NVIDIA B300 SXM6 AC"),
+        ("GB200 NVL72", "NVIDIA GB200"),
+        ("DGX Spark", "NVIDIA GB10"),
+        ("H20", "NVIDIA H20"),
+        ("H20 96GB", "NVIDIA H20"),
+        ("RTX 3080 10GB", "NVIDIA GeForce RTX 3080"),
+    ],
+)
+def test_resolve_system_understands_names_that_people_use(name, device):
+    assert resolve_system(name).device.name == device
+
+
+def test_resolve_system_without_matrix_rates_says_so():
+    assert "matrix units is unknown" in resolve_system("GB10").assumptions
+    assert "matrix units" not in resolve_system("RTX 4090").assumptions
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"), [("h100_smx", "h100_sxm"), ("A1000", None), ("MI308X", None)]
+)
+def test_resolve_system_suggests_only_the_same_number(name, suggested):
+    with pytest.raises(UnknownName) as refusal:
+        resolve_system(name)
+    assert ("did you mean" in str(refusal.value)) == (suggested is not None)
+    assert suggested is None or f"did you mean {suggested!r}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["RTX 2080 Ti 22GB", "RTX 99990", "4x RTX 99990", "Intel Xeon Gold 6148"]
+)
 def test_resolve_system_unknown_gpu_is_refused(name):
     with pytest.raises(UnknownName, match=r"or a GPU's name, like '4x RTX 3090', or a TOML file"):
         resolve_system(name)
@@ -90,6 +128,12 @@ def test_read_system_of_a_gpu_by_its_numbers(tmp_path):
         (NUMBERS.replace('architecture = "sm_99"', ""), "give architecture"),
         (NUMBERS + "gpus_per_node = -1", "gpus_per_node is -1: give a number above 0"),
         (NUMBERS + "host_gbps = 'fast'", "host_gbps is 'fast'"),
+        (NUMBERS + "gpus_per_node = 2.5", "give a whole number"),
+        (NUMBERS + "usable_memory_gib = 12", "more than the GPU's memory of 10 GiB"),
+        (NUMBERS.replace("gflops = 1000", "gflops = 165"), "1000 for a TFLOP/s"),
+        (NUMBERS.replace("gbps = 100", "gbps = 1.8"), "1000 for a TB/s"),
+        (NUMBERS.replace("gib = 10", "gib = 24000"), "memory_gib is 24000: give it in GiB"),
+        (NUMBERS.replace("sm_99", "Ada"), "architecture 'Ada' is unknown"),
         ("gpu =", "is not TOML"),
     ],
 )

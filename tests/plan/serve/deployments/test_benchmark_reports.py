@@ -105,7 +105,20 @@ NEW_AIPERF = {
 )
 def test_lines_of_report_are_those_of_vllm(report):
     (line,) = lines_of(report, PATH)
+    assert not line.pop("failed")
     assert line == pytest.approx(EXPECTED)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        aiperf(OLD_AIPERF, error_request_count={"avg": 20.0}),
+        {**inference_perf({"concurrency": 16}), "failures": {"count": 20}},
+    ],
+    ids=["AIPerf", "inference-perf"],
+)
+def test_lines_of_report_have_the_failed_requests(report):
+    assert lines_of(report, PATH)[0]["failed"] == 20
 
 
 def test_lines_of_guidellm_take_the_layout_from_its_extras():
@@ -126,6 +139,29 @@ def test_lines_of_guidellm_take_the_layout_from_its_extras():
 def test_lines_of_incomplete_report_are_refused(report, reason):
     with pytest.raises(UsageError, match=reason):
         lines_of(report, PATH)
+
+
+@pytest.mark.parametrize(
+    ("report", "named"),
+    [
+        ({"avg_latency": 1.2, "percentiles": {}}, "vllm bench latency"),
+        ({"requests_per_second": 2.5, "tokens_per_second": 100}, "vllm bench throughput"),
+        ({"results_ttft_s_quantiles_p50": 0.1, "model": "m"}, "LLMPerf"),
+        ({"world_info": {"tp_size": 4}, "performance": {}}, "trtllm-bench"),
+        ({"tput_per_gpu": 100, "median_ttft": 0.1}, "InferenceX, in seconds"),
+        ({"avg_ns": 1000, "n_prompt": 512}, "llama-bench"),
+    ],
+)
+def test_lines_of_reports_that_are_not_read_are_refused_by_name(report, named):
+    with pytest.raises(UsageError, match=named):
+        lines_of(report, PATH)
+
+
+def test_lines_of_genai_perf_are_those_of_aiperf():
+    config = {"model": ["org/m"], "perf_analyzer": {"stimulus": {"concurrency": 8}}}
+    report = {key: value for key, value in aiperf(config).items() if key != "request_count"}
+    line = lines_of(report, PATH)[0]
+    assert (line["model_id"], line["max_concurrency"], line["completed"]) == ("org/m", 8, 1)
 
 
 def test_lines_of_other_document_is_itself():

@@ -103,13 +103,42 @@ def test_read_calibration_layout(tmp_path):
         (["x"], RunTableError, "no JSON objects"),
         ([{**line(8), "tp": "four"}], RunTableError, "are not all numbers"),
         ([{**line(8), "tp": "5"}], UsageError, "cannot be served on tp5"),
-        ([{**line(8), "max_concurrency": None}], RunTableError, "max_concurrency is None"),
+        ([{**line(8), "max_concurrency": None}], UsageError, "--max-concurrency N"),
+        ([{**line(8), "median_tpot_ms": None}], UsageError, "streams tokens"),
+        ([{**line(8), "failed": 25}], UsageError, "25 of 125 requests failed"),
+        ([{**line(8), "num_prompts": 125}], UsageError, "25 of 125 requests failed"),
+        # 100 requests, 8 at a time, of 63 tokens after the first: 12.5 × (30 + 63 × 6) ms are 5 s.
+        (
+            [{**line(8), "duration": 5.0, "median_ttft_ms": 0.03, "median_tpot_ms": 0.006}],
+            UsageError,
+            "give milliseconds",
+        ),
         ([{**line(8), "model_id": "Qwen/Qwen3-8B"}], UsageError, "give lines of meta-llama"),
     ],
 )
 def test_read_calibration_invalid_line_is_refused(tmp_path, lines, error, reason):
     with pytest.raises(error, match=reason):
         read(tmp_path, lines, json.dumps(lines))
+
+
+def test_read_calibration_weights_that_fit_nowhere_are_refused(tmp_path):
+    large = describe_model("meta-llama/Llama-3.1-70B-Instruct")
+    path = tmp_path / "lines.json"
+    path.write_text(json.dumps({**line(8), "model_id": large.name}))
+    # 70.6e9 weights of two bytes are 131.4 GiB.
+    with pytest.raises(UsageError, match=r"takes 131\.4 GiB a GPU on one GPU"):
+        read_calibration(path, large, SYSTEM, "vllm", CLOCKS)
+
+
+@pytest.mark.parametrize(
+    "model_id",
+    ["/models/Llama-3.1-8B/", "/cache/hub/models--meta-llama--Llama-3.1-8B/snapshots/abc"],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_read_calibration_of_a_folder_and_an_encoding(tmp_path, model_id, encoding):
+    path = tmp_path / "lines.json"
+    path.write_text(json.dumps({**line(8), "model_id": model_id}), encoding=encoding)
+    assert list(read_calibration(path, MODEL, SYSTEM, "vllm", CLOCKS).processes) == ["tpot_ms"]
 
 
 def test_read_calibration_without_json_is_refused(tmp_path):
