@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from foreign_tables import (
     CHOSEN_ON,
     QUICK_SPLITS,
@@ -21,17 +22,21 @@ from foreign_tables import (
     ForeignTable,
     foreign_tables,
 )
-from simple_models import SIMPLE_NAMES, simple_predictions
 
 from foretune.models import Predictor
 from foretune.models.splits import task_numbers
+from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
+from foretune.models.validation.simple_models import SIMPLE_MODELS, predict_simple
 
 ROWS = 1000
 """Most rows to learn from."""
 QUICK_ROWS = 400
 MIN_TRAINING_ROWS = 20
+MIN_FEW_ROWS = 8
 MIN_TEST_ROWS = 10
+INTERPOLATION = "grid interpolation"
+SIMPLE_NAMES = (*SIMPLE_MODELS, INTERPOLATION)
 TOLERANCE = 1.03
 """A simple model is ahead if our error is above this multiple of its own."""
 
@@ -41,6 +46,7 @@ def print_strangers(
     *,
     quick: bool,
     names: Sequence[str],
+    splits: Sequence[str],
     draws: int,
     out: Path | None,
     beside: Path | None,
@@ -53,7 +59,7 @@ def print_strangers(
     print("|---" * len(columns) + "|")
     lines = []
     for table in foreign_tables(data, names):
-        for split in QUICK_SPLITS if quick else SPLITS:
+        for split in splits or (QUICK_SPLITS if quick else SPLITS):
             for draw in range(draws):
                 line = score_line(table, split, draw, QUICK_ROWS if quick else ROWS)
                 if line is None:
@@ -72,7 +78,7 @@ def score_line(table: ForeignTable, split: str, draw: int, max_rows: int) -> dic
     """Return the scores of one split of a table; None if it is too small."""
     rng = np.random.default_rng(draw)
     rows = SPLITS[split](table, rng, max_rows)
-    if len(rows.training) < MIN_TRAINING_ROWS or len(rows.test) < MIN_TEST_ROWS:
+    if len(rows.training) < _min_rows(split) or len(rows.test) < MIN_TEST_ROWS:
         return None
     runs = table.runs()
     known = runs.iloc[rows.training].reset_index(drop=True)
@@ -89,7 +95,7 @@ def score_line(table: ForeignTable, split: str, draw: int, max_rows: int) -> dic
     ours = score(truth, predicted["time_ms"].to_numpy(), groups, interval)
     simple = {
         name: _short_score(score(truth, value, groups))
-        for name, value in simple_predictions(known, test).items()
+        for name, value in _simple_predictions(known, test).items()
     }
     return {
         "table": table.name,
@@ -104,6 +110,17 @@ def score_line(table: ForeignTable, split: str, draw: int, max_rows: int) -> dic
         "width": ours["width90"],
         "simple": simple,
     }
+
+
+def _min_rows(split: str) -> int:
+    """Return the fewest rows to learn from; eight problems may be eight rows."""
+    return MIN_FEW_ROWS if split.endswith("problems") and split[0].isdigit() else MIN_TRAINING_ROWS
+
+
+def _simple_predictions(known: pd.DataFrame, test: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return the times in ms that each simple model predicts for ``test``."""
+    grid = predict_baselines("time_ms", None, known, test, (INTERPOLATION,))
+    return {**predict_simple("time_ms", known, test), **grid}
 
 
 def _short_score(scores: dict[str, float]) -> dict[str, float]:

@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000, help="most rows to learn from")
     parser.add_argument("--as-strangers", action="store_true", help="unknown names, raw columns")
     parser.add_argument("--quick", action="store_true", help="strangers: fewer rows and splits")
+    parser.add_argument("--splits", default="", help="strangers: only these, e.g. '8 problems'")
     parser.add_argument("--draws", type=int, default=1, help="strangers: draws of each split")
     parser.add_argument("--out", type=Path, help="strangers: write every line as JSON, too")
     parser.add_argument("--beside", type=Path, help="strangers: such a file to compare with")
@@ -57,6 +58,7 @@ def main() -> None:
         print_strangers(
             arguments.data,
             quick=arguments.quick,
+            splits=list(filter(None, arguments.splits.split(","))),
             names=names,
             draws=arguments.draws,
             out=arguments.out,

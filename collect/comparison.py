@@ -29,7 +29,8 @@ from foretune.space import Configuration
 
 DEFAULT_REPEATED = "again"
 """Key of a second launch of the first configuration, built separately; it shows the noise."""
-MIN_ROUNDS, MAX_ROUNDS = 5, 60
+MIN_ROUNDS = 5
+MAX_ROUNDS = 60
 ONE_THREAD = 1.02
 """Largest ratio of the process's CPU time to the calling thread's in a launch of one thread."""
 MAX_ROUNDS_S = 5.0  # seconds after which a comparison ends with fewer than `MIN_ROUNDS`
@@ -125,9 +126,12 @@ class _RecordingTimer(Timer):
         recorded.__wrapped__ = launch  # type: ignore[attr-defined]
         if self._timer is not CPU_TIMER:  # a device works while the host waits
             return self._timer.sample_ms(recorded, batch_size)
-        waits, total, start = _waits(), time.process_time_ns(), time.thread_time_ns()
+        waits = _waits()
+        total = time.process_time_ns()
+        start = time.thread_time_ns()
         sample_ms = self._timer.sample_ms(recorded, batch_size)
-        thread_ns, total_ns = time.thread_time_ns() - start, time.process_time_ns() - total
+        thread_ns = time.thread_time_ns() - start
+        total_ns = time.process_time_ns() - total
         alone = total_ns <= ONE_THREAD * thread_ns and _waits() == waits
         self.cpu_ms = thread_ns * 1e-6 / batch_size if alone else math.nan
         self.cores = total_ns * 1e-6 / (sample_ms * batch_size)
@@ -155,7 +159,8 @@ class RoundInputs:
     def __init__(
         self, draw: Callable[[int], Inputs], constant: Sequence[str], rng: np.random.Generator
     ) -> None:
-        self._draw_seed, self._rng = draw, rng
+        self._draw_seed = draw
+        self._rng = rng
         self.present: Inputs = self._draw()  # where the kernel puts them, which may be aligned
         self._constant = {name: self.present[name] for name in constant if name in self.present}
         self.old = self.new = copy_arrays(self.present) | self._constant
@@ -164,7 +169,8 @@ class RoundInputs:
         """Draw the values of the next timed call."""
         drawn = self._draw() | self._constant
         if assign_all(self.present, drawn):
-            self.old, self.new = self.new, drawn
+            self.old = self.new
+            self.new = drawn
 
     def _draw(self) -> Inputs:
         return self._draw_seed(int(self._rng.integers(1, 2**31)))
@@ -201,7 +207,8 @@ class InterleavedComparison:
         timer: Timer,
         seed: int,
     ) -> None:
-        self._kernel, self._problem = kernel, problem
+        self._kernel = kernel
+        self._problem = problem
         self._timer = _RecordingTimer(timer)
         self._wait = timer.wait
         self._rng = np.random.default_rng(seed)
@@ -250,7 +257,8 @@ class InterleavedComparison:
         times: dict[str, list[float]] = {key: [] for key in self._contenders}
         cpu_times: dict[str, list[float]] = {key: [] for key in self._contenders}
         self.check_special_inputs(max_seconds)
-        start, checking_s = time.perf_counter(), 0.0
+        start = time.perf_counter()
+        checking_s = 0.0
         for number in range(MAX_ROUNDS):
             elapsed_s = time.perf_counter() - start
             enough = number >= MIN_ROUNDS or elapsed_s > MAX_ROUNDS_S
@@ -347,7 +355,8 @@ class InterleavedComparison:
         cpu_times: list[float],
         outputs: "dict[str, _CheckedCall] | None",
     ) -> None:
-        contender, inputs = self._contenders[key], self._inputs
+        contender = self._contenders[key]
+        inputs = self._inputs
         launch = contender.launch
         if not contender.slow:
             assign_all(inputs.present, inputs.old)

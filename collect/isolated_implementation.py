@@ -153,7 +153,9 @@ class IsolatedImplementation:
 
     def run(self) -> Timed:
         """Call the function once on each of the prepared arguments."""
-        function, clock, wait = self._function, self._clock, self._wait
+        function = self._function
+        clock = self._clock
+        wait = self._wait
         assert function is not None
         wait()
         start = clock()
@@ -168,7 +170,8 @@ class IsolatedImplementation:
 
     def work(self) -> Work:
         """Return what the first of the prepared calls has to do; it is called once more."""
-        args, function = self._args[0], self._function
+        args = self._args[0]
+        function = self._function
         assert function is not None
         torch = sys.modules.get("torch")
         operations = float("nan")
@@ -196,7 +199,8 @@ class IsolatedImplementation:
 
     def outputs(self, number: int) -> CallOutputs:
         """Return the outputs of one of the last calls, which cannot know that it is checked."""
-        args, returned = self._args[number], self._returned[number]
+        args = self._args[number]
+        returned = self._returned[number]
         outputs = tuple(_outputs(returned, "the output")) if returned is not None else ()
         now = list(arrays.leaves(args))
         pairs = zip(now, self._before[number], strict=True)
@@ -277,7 +281,8 @@ def _array_output(leaf: Any, place: str) -> Output:
 
 
 def _class_name(value: Any) -> str:
-    module, name = type(value).__module__, type(value).__qualname__
+    module = type(value).__module__
+    name = type(value).__qualname__
     kind = f"{module}.{name}".removeprefix("builtins.")
     is_local = "<locals>" in name
     if not is_local and getattr(sys.modules.get(module), name, None) is not type(value):

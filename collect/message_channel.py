@@ -31,7 +31,8 @@ class Channel:
         loads: Callable[[bytes], Any] = pickle.loads,
     ) -> None:
         self._socket = sock
-        self._dumps, self._loads = dumps, loads
+        self._dumps = dumps
+        self._loads = loads
         self._mark = mark
         self._buffer = bytearray()
         self._searched = 0  # where the search for the next mark goes on

@@ -219,13 +219,17 @@ def fingerprint(array: Any) -> int:
     """Return a checksum of an array; on the host, of evenly spaced blocks of a large one."""
     if isinstance(array, list):
         return zlib.crc32(repr(array).encode())
+    if is_tensor(array) and str(array.layout) != "torch.strided":
+        array = array.detach().to_dense()
     flat = array.detach().reshape(-1) if is_tensor(array) else array.ravel(order="K")
     if is_tensor(array) and array.device.type != "cpu":
         return _checksum_on_device(flat)
-    length, item = len(flat), flat.element_size() if is_tensor(array) else flat.itemsize
+    length = len(flat)
+    item = flat.element_size() if is_tensor(array) else flat.itemsize
     if length * item <= SAMPLED_BYTES:
         return zlib.crc32(as_numpy(flat).tobytes())
-    block, checksum = max(1, SAMPLED_BYTES // _BLOCKS // item), 0
+    block = max(1, SAMPLED_BYTES // _BLOCKS // item)
+    checksum = 0
     for start in np.linspace(0, length - block, _BLOCKS, dtype=np.int64):
         checksum = zlib.crc32(as_numpy(flat[start : start + block]).tobytes(), checksum)
     return checksum
@@ -237,7 +241,8 @@ def _checksum_on_device(flat: Any) -> int:
     Only this number is copied from the device.
     """
     torch = sys.modules["torch"]
-    data, total = flat.contiguous().view(torch.uint8), 0
+    data = flat.contiguous().view(torch.uint8)
+    total = 0
     positions = torch.arange(1, 1 + min(len(data), DEVICE_BYTES), device=flat.device)
     for start in range(0, len(data), DEVICE_BYTES):
         part = data[start : start + DEVICE_BYTES]

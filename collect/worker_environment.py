@@ -15,7 +15,9 @@ from contextlib import suppress
 WORKER_VARIABLE = "FORETUNE_SERVES"
 """Set in the environment of a worker process, where tuned functions must not start to tune."""
 # Parameters of glibc's `mallopt`.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_MMAP_MAX = -4
 _LARGEST_INT = 2**31 - 1
 _LARGEST_MMAP_THRESHOLD = 32 * 2**20
 """glibc accepts no larger one."""

@@ -40,6 +40,13 @@ HELLO_TIMEOUT_S = 5.0
 EXIT_TIMEOUT_S = 2.0  # time limit for the exit of a process that closed its connection
 KILL_TIMEOUT_S = 10.0  # of a killed process, which may be in an uninterruptible system call
 MAX_PATH = 100  # bytes of a Unix socket's path that every system takes
+MAX_PROCESSES = 512  # a worker that starts more processes is killed with them
+END_TIMEOUT_S = 5.0  # time limit for the end of killed descendants
+_POLL_S = 0.5
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM) if sys.platform == "linux" else ()
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 
 
 class WorkerProcess:
@@ -143,7 +150,8 @@ class WorkerProcess:
                 "a measuring process imports this module, which measures: put the measuring code "
                 "under if __name__ == '__main__'"
             )
-        factory, key = self._pickle(self._factory), secrets.token_bytes(16)
+        factory = self._pickle(self._factory)
+        key = secrets.token_bytes(16)
         command = [sys.executable, "-P", "-m", "foretune.collect.worker_process"]
         # Only on stderr: stdout may carry JSON.
         printed = self._printed.file() if sys.__stderr__ else subprocess.DEVNULL
@@ -295,14 +303,6 @@ def _to_foretune_error(error: Exception, prefix: str = "") -> ForetuneError:
     return MeasurementError(f"{prefix}{describe_error(error)}")
 
 
-MAX_PROCESSES = 512  # a worker that starts more processes is killed with them
-END_TIMEOUT_S = 5.0  # time limit for the end of killed descendants
-_POLL_S = 0.5
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_SIGNALS = (signal.SIGCHLD, signal.SIGTERM) if sys.platform == "linux" else ()
-_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
-
-
 def fork_worker(parent: int) -> int:
     """Fork the worker and return in it; return the process that it must not outlive.
 
@@ -312,7 +312,8 @@ def fork_worker(parent: int) -> int:
     """
     if sys.platform != "linux":
         return parent
-    keeper, libc = os.getpid(), ctypes.CDLL(None)
+    keeper = os.getpid()
+    libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

@@ -132,8 +132,10 @@ class _SomeRows(Rows):
 
     def __init__(self, rows: Rows, numbers: np.ndarray) -> None:
         self.columns = rows.columns
-        self._rows, self._numbers = rows, numbers
-        self._arrays, self._memo = {}, {}
+        self._rows = rows
+        self._numbers = numbers
+        self._arrays = {}
+        self._memo = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -169,7 +171,8 @@ class Groups:
 def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
     """Group rows by ``columns``, compared as text."""
     rows = Rows.from_table(rows)
-    total, names = np.zeros(len(rows), dtype=np.int64), [""]
+    total = np.zeros(len(rows), dtype=np.int64)
+    names = [""]
     for column in columns:
         text, number = rows.distinct(column)
         codes, seen = pd.factorize(number)  # present codes, in order of appearance
@@ -186,7 +189,8 @@ def _distinct_cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
     Converting only distinct values is fast, because even a million cells rarely have many.
     """
     if isinstance(column.dtype, pd.CategoricalDtype):
-        codes, distinct = column.cat.codes.to_numpy(), column.cat.categories
+        codes = column.cat.codes.to_numpy()
+        distinct = column.cat.categories
     else:
         codes, distinct = pd.factorize(column, use_na_sentinel=True)
     cells = [*distinct, None]  # the last is for gaps (code -1)

@@ -1,7 +1,6 @@
 """The feature set: a transformer from runs to float columns."""
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -55,7 +54,8 @@ FITTED_STATE = {
     "specs": list,
     "roofline_known": bool,
 }
-OPTIONAL_PREFIX = "device."  # prefix of columns that may be missing at prediction time
+OPTIONAL_PREFIX = "device."
+"""Prefix of columns that may be missing at prediction time."""
 
 
 class FeatureSet(TransformerMixin, Estimator):
@@ -86,33 +86,41 @@ class FeatureSet(TransformerMixin, Estimator):
         Raises PredictorError if a number is infinite, or a row has negative work, and UnknownName
         if there is no such group of columns.
         """
-        if unknown := [name for name in self.extra_columns if name not in EXTRA_GROUPS]:
-            raise UnknownName("group of columns", unknown[0], EXTRA_GROUPS)
+        for group in self.extra_columns:
+            if group not in EXTRA_GROUPS:
+                raise UnknownName("group of columns", group, EXTRA_GROUPS)
+
+        # Columns of numbers, and of texts with their values.
+        rows = with_rates(self.family, Rows(runs))
         self.numbers_: list[str] = []
         self.categories_: dict[str, list[str]] = {}
-        rows = with_rates(self.family, Rows(runs))
-        groups = (short_names(rows.columns, group) for group in (*GROUPS, *self.extra_columns))
-        for column in chain.from_iterable(named.values() for named in groups):
-            values = rows[column]
-            if values.dtype.kind == "U":
-                self.categories_[column] = sorted(set(values.tolist()) - {""})
-            else:
-                self.numbers_.append(column)
+        for group in (*GROUPS, *self.extra_columns):
+            for column in short_names(rows.columns, group).values():
+                values = rows[column]
+                if values.dtype.kind == "U":
+                    self.categories_[column] = sorted(set(values.tolist()) - {""})
+                else:
+                    self.numbers_.append(column)
         self.columns_: list[str] | None = None
         self.specs_ = list(short_names(rows.columns, "device").values())
         self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.family, rows)).any())
+
+        # The features that vary. Those of caches are redundant if all caches are equal.
         table = self._table(rows)
         self._check_finite(table)
         self._check_nonnegative(rows)
-        varies = [name for name, values in table.items() if _varies(values)]
-        if not CACHES.intersection(varies):
-            varies = [name for name in varies if not name.endswith(CACHE_SUFFIX)]
-        self.columns_ = varies or list(table)[:1]
-        # constant columns are not needed for prediction
-        self.numbers_ = [c for c in self.numbers_ if c in self.columns_]
+        varying = [name for name, values in table.items() if _varies(values)]
+        if not CACHES.intersection(varying):
+            varying = [name for name in varying if not name.endswith(CACHE_SUFFIX)]
+        self.columns_ = varying or list(table)[:1]
+
+        # Constant columns are not needed for prediction.
         used = set(self.columns_)
-        texts = self.categories_.items()
-        self.categories_ = {c: v for c, v in texts if not used.isdisjoint(f"{c}={x}" for x in v)}
+        self.numbers_ = [column for column in self.numbers_ if column in used]
+        for column in list(self.categories_):
+            indicators = {_indicator(column, value) for value in self.categories_[column]}
+            if used.isdisjoint(indicators):
+                del self.categories_[column]
         return self
 
     def transform(self, runs: pd.DataFrame) -> pd.DataFrame:
@@ -126,27 +134,31 @@ class FeatureSet(TransformerMixin, Estimator):
 
     def matrix(self, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the values of `transform` as an array."""
-        rows, columns = Rows.from_table(runs), self.columns_ or ()
+        rows = Rows.from_table(runs)
+        columns = self.columns_ or ()
         table = self._table(rows)
-        if missing := [c for c in columns if c not in table]:
-            name = self.family.name if self.family else "none"
-            raise PredictorError(
-                f"feature {missing[0]!r} cannot be computed: the predictor was trained with "
-                f"another version of its kernel (here: {name}); train it again"
-            )
+        for column in columns:
+            if column not in table:
+                name = self.family.name if self.family else "none"
+                raise PredictorError(
+                    f"feature {column!r} cannot be computed: the predictor was trained with "
+                    f"another version of its kernel (here: {name}); train it again"
+                )
         matrix = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
         with np.errstate(over="ignore"):
             for i, name in enumerate(columns):
                 matrix[:, i] = table[name]
-        if (infinite := np.isinf(matrix)).any():
+        is_infinite = np.isinf(matrix)
+        if is_infinite.any():
             self._check_finite(table)
-            matrix[infinite] = np.nan  # unknown, e.g. log2 of a size of 0
+            matrix[is_infinite] = np.nan  # unknown, e.g. log2 of a size of 0
         return matrix
 
     def described(self, rows: Rows) -> Rows:
         """Return ``rows`` `with_rates`, without device columns unseen in training."""
-        rows = with_rates(self.family, rows)
-        return rows.without(set(short_names(rows.columns, "device").values()) - set(self.specs_))
+        with_specs = with_rates(self.family, rows)
+        device_columns = short_names(with_specs.columns, "device").values()
+        return with_specs.without(set(device_columns) - set(self.specs_))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the float columns."""
@@ -170,68 +182,100 @@ class FeatureSet(TransformerMixin, Estimator):
             setattr(features, f"{name}_", kind(data[name]))
         return features
 
-    def _table(self, rows: Rows) -> dict[str, Quantity]:
+    def _table(self, runs: Rows) -> dict[str, Quantity]:
         """Return every feature as an array, or as one number if it is equal in all rows."""
-        rows = self.described(rows)
-        needed, available = [*self.numbers_, *self.categories_], frozenset(rows.columns)
-        if absent := [c for c in needed if not (c in available or c.startswith(OPTIONAL_PREFIX))]:
-            how = ""
-            if (group := absent[0].partition(".")[0]) in EXTRA_GROUPS:
-                how = (
-                    f": candidates have no {EXTRA_GROUPS[group]}; to predict them, train without "
-                    f"--extra-columns {group}"
-                )
-            raise PredictorError(
-                f"the runs lack column {absent[0]!r}, which the predictor uses{how}"
-            )
-        table: dict[str, Quantity] = dict.fromkeys(self.numbers_, np.nan)
-        table |= {c: rows[c] for c in self.numbers_ if c in available}
-        if texts := [c for c, v in table.items() if hasattr(v, "dtype") and v.dtype.kind == "U"]:
-            raise PredictorError(f"column {texts[0]!r} holds text, but in training it held numbers")
-        for column, values in self.categories_.items():
-            table |= _indicators(column, rows, values)
-        arrays = {group: rows.group(group) for group in GROUPS}
-        sizes = {name: v for name, v in arrays["problem"].items() if v.dtype.kind != "U"}
+        rows = self.described(runs)
+        available = frozenset(rows.columns)
+        self._check_columns(available)
+
+        # Numbers; an unknown spec of the device is NaN. Texts have an indicator per value.
+        table: dict[str, Quantity] = {}
+        for column in self.numbers_:
+            table[column] = np.nan
+            if column in available:
+                values = rows[column]
+                if values.dtype.kind == "U":
+                    raise PredictorError(
+                        f"column {column!r} holds text, but in training it held numbers"
+                    )
+                table[column] = values
+        for column, known_values in self.categories_.items():
+            table |= _indicators(column, rows, known_values)
+
+        # Powers of two in the sizes, the launch, and the family's physics.
+        problem = rows.group("problem")
+        sizes = {name: values for name, values in problem.items() if values.dtype.kind != "U"}
         if sizes:
             powers = alignment(np.array(list(sizes.values())))
-            table |= {f"alignment.{name}": p for name, p in zip(sizes, powers, strict=True)}
+            for name, power in zip(sizes, powers, strict=True):
+                table[f"alignment.{name}"] = power
         with np.errstate(divide="ignore", invalid="ignore"):
-            table |= launch_geometry(arrays["problem"], arrays["config"], arrays["device"])
+            table |= launch_geometry(problem, rows.group("config"), rows.group("device"))
             if self.family is not None:
                 table |= self._physics(self.family, rows)
         return table
 
+    def _check_columns(self, available: Collection[str]) -> None:
+        """Raise PredictorError if a column is missing that is not optional."""
+        for column in (*self.numbers_, *self.categories_):
+            if column in available or column.startswith(OPTIONAL_PREFIX):
+                continue
+            advice = ""
+            group, _, _ = column.partition(".")
+            if group in EXTRA_GROUPS:
+                advice = (
+                    f": candidates have no {EXTRA_GROUPS[group]}; to predict them, train without "
+                    f"--extra-columns {group}"
+                )
+            raise PredictorError(
+                f"the runs lack column {column!r}, which the predictor uses{advice}"
+            )
+
     def _check_finite(self, table: dict[str, Quantity]) -> None:
         for column in self.numbers_:
-            if len(infinite := np.flatnonzero(np.isinf(table[column]))):
-                raise PredictorError(f"column {column!r} is infinite in row {infinite[0]}")
+            infinite_rows = np.flatnonzero(np.isinf(table[column]))
+            if len(infinite_rows):
+                raise PredictorError(f"column {column!r} is infinite in row {infinite_rows[0]}")
 
     def _check_nonnegative(self, rows: Rows) -> None:
-        if self.family is not None:
-            cost = row_cost(self.family, rows)
-            if len(less := np.flatnonzero(np.minimum(cost.flops, cost.bytes_moved) < 0)):
-                raise PredictorError(f"row {less[0]} has negative work: is a size negative?")
+        if self.family is None:
+            return
+        cost = row_cost(self.family, rows)
+        negative_rows = np.flatnonzero(np.minimum(cost.flops, cost.bytes_moved) < 0)
+        if len(negative_rows):
+            raise PredictorError(f"row {negative_rows[0]} has negative work: is a size negative?")
 
     def _physics(self, family: Family, rows: Rows) -> dict[str, Quantity]:
+        """Return the family's own quantities, and the logarithms of its work."""
         cost = row_cost(family, rows)
-        flops, moved = np.maximum(cost.flops, 1.0), np.maximum(cost.bytes_moved, 1.0)
+        flops = np.maximum(cost.flops, 1.0)
+        moved_bytes = np.maximum(cost.bytes_moved, 1.0)
         return {
             **quantities(family, rows, "derived"),
-            **cache_features("bytes", moved, rows.group("device")),
+            **cache_features("bytes", moved_bytes, rows.group("device")),
             "log2_flops": np.log2(flops),
-            "log2_bytes": np.log2(moved),
-            "log2_intensity": np.log2(flops / moved),
+            "log2_bytes": np.log2(moved_bytes),
+            "log2_intensity": np.log2(flops / moved_bytes),
             "log2_roofline_ms": np.log2(row_roofline_ms(family, rows)),
         }
 
 
 def _varies(values: Quantity) -> bool:
-    finite = np.atleast_1d(values)[~np.isnan(np.atleast_1d(values))]
-    return len(finite) > 0 and (finite.min() != finite.max() or len(finite) < np.size(values))
+    """Return whether a feature has several values, or one that only some rows have."""
+    array = np.atleast_1d(values)
+    known = array[~np.isnan(array)]
+    if not len(known):
+        return False
+    return bool(known.min() != known.max()) or len(known) < len(array)
 
 
-def _indicators(column: str, rows: Rows, known: list[str]) -> dict[str, Quantity]:
+def _indicators(column: str, rows: Rows, known_values: list[str]) -> dict[str, Quantity]:
+    """Return an indicator per value of a text column; zeros if the rows lack the column."""
+    names = [_indicator(column, value) for value in known_values]
     if column not in rows:
-        return {f"{column}={v}": 0.0 for v in known}
-    names = [f"{column}={v}" for v in known]
-    return dict(zip(names, rows.text_masks(column, known), strict=True))
+        return dict.fromkeys(names, 0.0)
+    return dict(zip(names, rows.text_masks(column, known_values), strict=True))
+
+
+def _indicator(column: str, value: str) -> str:
+    return f"{column}={value}"

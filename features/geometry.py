@@ -10,6 +10,9 @@ from foretune.features.families.tiles import padding, wave_features
 AXES = ("x", "y", "z")
 WARP = 32.0
 _CLBLAST = ("MWG", "NWG", "MDIMC", "NDIMC")
+MAX_ALIGNMENT = 8  # log2 of the largest power of two considered
+CACHE_SUFFIX = "_of_cache"
+"""Suffix of cache features; they are redundant if all devices have equal caches."""
 
 
 def launch_geometry(problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
@@ -24,7 +27,8 @@ def launch_geometry(problem: Cells, config: Cells, device: Cells) -> dict[str, Q
     if not blocks:
         return {}
     works = _axes(config, "tile_size") or _axes(config, "work_per_thread")
-    threads, work = math.prod(blocks.values()), math.prod(works.values())
+    threads = math.prod(blocks.values())
+    work = math.prod(works.values())
     features: dict[str, Quantity] = {
         "log2_threads": np.log2(threads),
         "warp_fill": threads / (np.ceil(threads / WARP) * WARP),
@@ -72,7 +76,8 @@ def _halo(
 
 def _clblast(problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
     """Return the geometry of CLBlast's GEMM (Nugteren, IWOCL 2018)."""
-    m, n = config["MWG"], config["NWG"]
+    m = config["MWG"]
+    n = config["NWG"]
     threads = config["MDIMC"] * config["NDIMC"]
     k = problem.get("KWG", config.get("KWG", np.float64(32.0)))
     shared = config.get("SA", 0.0) * m * k + config.get("SB", 0.0) * n * k
@@ -101,19 +106,12 @@ def _axes(columns: Cells, stem: str) -> dict[str, np.ndarray]:
     return {axis: values for axis, values in found.items() if values.dtype.kind != "U"}
 
 
-MAX_ALIGNMENT = 8  # log2 of the largest power of two considered
-
-
 def alignment(sizes: np.ndarray) -> np.ndarray:
     """Return log2 of the largest power of two that divides each size; NaN if not an integer."""
     whole = (sizes > 0) & (sizes < 2.0**53) & (sizes == np.floor(sizes))
     numbers = np.where(whole, sizes, 1).astype(np.int64)
     power = np.log2((numbers & -numbers).astype(float))
     return np.where(whole, np.minimum(power, MAX_ALIGNMENT), np.nan)
-
-
-CACHE_SUFFIX = "_of_cache"
-"""Suffix of cache features; they are redundant if all devices have equal caches."""
 
 
 def cache_features(name: str, working_set: Quantity, device: Cells) -> dict[str, Quantity]:

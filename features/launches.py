@@ -43,7 +43,8 @@ SYNC_RATE_SHARE = 0.62
 
 Luo et al., arXiv:2402.13499: 62.9 % on Hopper.
 """
-TF32_ROWS, TF32_WARPS = 64.0, 4.0
+TF32_ROWS = 64.0
+TF32_WARPS = 4.0
 """Tile rows and warps from which Triton gives 32-bit products to Hopper's asynchronous units."""
 TF32_RATE_SHARE = 0.4
 """Share of their rate if an operand is not contiguous along the inner axis (K).

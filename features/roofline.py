@@ -22,8 +22,13 @@ from foretune.errors import DataWarning, PredictorError
 from foretune.family import Cost, Family
 from foretune.features.arrays import Rows, as_array
 from foretune.features.families.user_defined import UserDefinedCost
+from foretune.features.readings import ReadFamily
 
-MIN_MS = 1e-9  # lower bound of each limit's time, so that logarithms are finite
+MIN_MS = 1e-9
+"""Lower bound of each limit's time, so that logarithms are finite."""
+RATES = ("device.memory_gbps", *(f"device.{s}" for s in SPECS if s.endswith("_gflops")))
+ASKED_RATES = ("fp32_gflops", "fp16_gflops", "memory_gbps")
+"""Rates that a warning asks for."""
 
 
 def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
@@ -70,15 +75,15 @@ def quantities(family: Family, rows: Rows, method: str) -> dict[str, Any]:
     Raises PredictorError if a column is missing or holds text.
     """
     groups = ("problem", "config") if method == "cost" else ("problem", "config", "device")
-    columns: list[Mapping[str, Any]] = [rows.group(group) for group in groups]
+    arguments: list[Mapping[str, Any]] = [rows.group(group) for group in groups]
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = getattr(family, method)(*columns)
+            result = getattr(family, method)(*arguments)
     except KeyError as e:
         raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} needs") from e
     except TypeError as e:
         raise PredictorError(f"the runs hold text where {family.name!r} needs a number") from e
-    return vars(found) if isinstance(found, Cost) else found
+    return vars(result) if isinstance(result, Cost) else result
 
 
 def _cost(family: Family, rows: Rows) -> Cost:
@@ -92,11 +97,13 @@ def _cost(family: Family, rows: Rows) -> Cost:
 
 
 def _limits_ms(family: Family, rows: Rows) -> np.ndarray:
-    limits = np.array(roofline_terms_ms(row_cost(family, rows), rows.group("device"))).T
-    known = np.isfinite(limits) & (limits > 0)
-    if not known.all():
-        limits = np.where(known, limits, MIN_MS)
-        limits[~known.any(axis=-1)] = np.nan
+    terms = roofline_terms_ms(row_cost(family, rows), rows.group("device"))
+    limits = np.array(terms).T  # one row per run
+    is_known = np.isfinite(limits) & (limits > 0)
+    if is_known.all():
+        return limits
+    limits = np.where(is_known, limits, MIN_MS)
+    limits[~is_known.any(axis=-1)] = np.nan
     return limits
 
 
@@ -107,11 +114,14 @@ def part_names(family: Family | None, rows: Rows) -> tuple[str, ...]:
 
 
 def _parts_ms(family: Family, rows: Rows, limits: np.ndarray) -> np.ndarray:
-    if not (parts := quantities(family, rows, "launch_parts_ms")):
+    parts = quantities(family, rows, "launch_parts_ms")
+    if not parts:
         return limits
-    found = np.stack([np.broadcast_to(part, len(rows)) for part in parts.values()], axis=-1)
-    found = np.where(np.isfinite(found) & (found > 0), found, MIN_MS)
-    return np.where(np.isfinite(limits).all(axis=-1)[..., None], found, np.nan)
+    columns = [np.broadcast_to(part, len(rows)) for part in parts.values()]
+    times = np.stack(columns, axis=-1)
+    known_times = np.where(np.isfinite(times) & (times > 0), times, MIN_MS)
+    has_limits = np.isfinite(limits).all(axis=-1)
+    return np.where(has_limits[..., None], known_times, np.nan)
 
 
 def text_columns(rows: pd.DataFrame) -> list[str]:
@@ -119,12 +129,12 @@ def text_columns(rows: pd.DataFrame) -> list[str]:
 
     The device is excluded, so that calibration carries over to other devices.
     """
-    configs = {c: as_array(rows[c]) for c in columns_of(rows, "config")}
-    texts = [c for c, values in configs.items() if values.dtype.kind == "U"]
-    return [c for c in texts if (configs[c] != configs[c][:1]).any()]
-
-
-RATES = ("device.memory_gbps", *(f"device.{s}" for s in SPECS if s.endswith("_gflops")))
+    varying = []
+    for column in columns_of(rows, "config"):
+        values = as_array(rows[column])
+        if values.dtype.kind == "U" and (values != values[:1]).any():
+            varying.append(column)
+    return varying
 
 
 def with_rates(family: Family | None, rows: Rows) -> Rows:
@@ -132,15 +142,19 @@ def with_rates(family: Family | None, rows: Rows) -> Rows:
 
     A row without any rate gets the specs of the known device of its name, else those of a generic
     CPU or GPU with a `DataWarning`. Values that a row has are kept. Unnamed devices stay without
-    rates if the cost is the user's.
+    rates if the cost is the user's. If the family was only read from names, generic rates need no
+    warning: nobody said that it has a roofline.
     """
     if family is None or "device" not in rows:
         return rows
     may_be_unnamed = isinstance(family, UserDefinedCost)
+    is_read = isinstance(family, ReadFamily)
     unknown = rows.memoized(("unknown", may_be_unnamed), lambda: _unknown(rows, may_be_unnamed))
     if not unknown.any():
         return rows
-    return rows.memoized(("with rates", may_be_unnamed), lambda: _fill(rows, unknown))
+    return rows.memoized(
+        ("with rates", may_be_unnamed), lambda: _fill(rows, unknown, warns=not is_read)
+    )
 
 
 def _unknown(rows: Rows, may_be_unnamed: bool) -> np.ndarray:
@@ -153,24 +167,35 @@ def _unknown(rows: Rows, may_be_unnamed: bool) -> np.ndarray:
     return unknown
 
 
-def _fill(rows: Rows, unknown: np.ndarray) -> Rows:
+def _fill(rows: Rows, unknown: np.ndarray, *, warns: bool) -> Rows:
+    """Return rows with specs of known or generic devices where no rate is known."""
     names, codes = rows.distinct("device")
-    present = sorted({str(names[code]) for code in codes[unknown]})
-    devices = {name: find_device_or_none(name) or generic_device(name) for name in present}
-    columns = {}
+    devices = {}
+    for name in sorted({str(names[code]) for code in codes[unknown]}):
+        devices[name] = find_device_or_none(name) or generic_device(name)
+
+    filled_columns = {}
     for spec in SPECS:
-        values = [devices[n].specs.get(spec, np.nan) if n in devices else np.nan for n in names]
-        known = rows[column] if (column := f"device.{spec}") in rows else np.nan
-        filled = np.where(unknown & np.isnan(known), np.array(values)[codes], known)
+        column = f"device.{spec}"
+        own_values: Any = np.nan
+        if column in rows:
+            own_values = rows[column]
+        # The device's value by its code; NaN for devices whose rows have a rate.
+        value_of_code = [
+            devices[name].specs.get(spec, np.nan) if name in devices else np.nan for name in names
+        ]
+        is_missing = unknown & np.isnan(own_values)
+        filled = np.where(is_missing, np.array(value_of_code)[codes], own_values)
         if not np.isnan(filled).all():
-            columns[column] = filled
+            filled_columns[column] = filled
+
     for name, device in devices.items():
-        if device in (GENERIC_CPU, GENERIC_GPU):
-            asked = ("fp32_gflops", "fp16_gflops", "memory_gbps")
-            rates = ", ".join(f"device.{spec}" for spec in asked if spec in device.specs)
-            text = f"the rates of {name!r} are unknown; it counts as a {device.name}: give {rates}"
-            _warn_once(text)
-    return rows.with_columns(columns)
+        if warns and device in (GENERIC_CPU, GENERIC_GPU):
+            rates = ", ".join(f"device.{spec}" for spec in ASKED_RATES if spec in device.specs)
+            _warn_once(
+                f"the rates of {name!r} are unknown; it counts as a {device.name}: give {rates}"
+            )
+    return rows.with_columns(filled_columns)
 
 
 @cache  # Python's own record of warnings is lost whenever some are silenced

@@ -38,14 +38,15 @@ def name_bottlenecks(shares: pd.DataFrame) -> np.ndarray:
     Otherwise it waits. By Little's law (Volkov, UCB/EECS-2016-143), throughput grows with the warps
     in flight until a unit is saturated. So if full occupancy would saturate a unit, the limit is
     occupancy, else latency. ``shares`` are of the peak, in columns `SHARES`; an unknown occupancy
-    counts as full.
+    counts as full. If memory or arithmetic is unknown, only the other one can be named.
     """
     memory, compute, occupancy = (shares[name].to_numpy(float) for name in SHARES)
     busiest = np.fmax(memory, compute)
     limit = np.where(memory == busiest, "memory", "compute")
     full = busiest / np.where(occupancy > 0, occupancy, 1.0)
     waits = np.where(full >= BOUND, "occupancy", "latency")
-    return np.where(np.isnan(busiest), "", np.where(busiest >= BOUND, limit, waits))
+    is_unknown = np.isnan(memory) | np.isnan(compute)
+    return np.where(busiest >= BOUND, limit, np.where(is_unknown, "", waits))
 
 
 def counted_shares(runs: pd.DataFrame) -> pd.DataFrame:

@@ -17,7 +17,8 @@ from foretune.models.targets import TARGETS
 from foretune.support.files import read_json, require_regular_file, translate_read_errors
 
 FORMAT_VERSION = 11
-CARD, RUNS_FILE = "predictor.json", "runs.parquet"
+CARD = "predictor.json"
+RUNS_FILE = "runs.parquet"
 IS_OURS = re.compile(
     "|".join([CARD, RUNS_FILE, r"(valid|correction\d+)\.[a-z.]+", r"calibration\.[a-z]+", *TARGETS])
 ).fullmatch

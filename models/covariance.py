@@ -194,7 +194,8 @@ class MaternCovariance(CovarianceTerm):
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Return covariances that decay with distance."""
         inverse_lengths = np.exp(-parameters[1:])
-        near, far = X[:, self.inputs] * inverse_lengths, X2[:, self.inputs] * inverse_lengths
+        near = X[:, self.inputs] * inverse_lengths
+        far = X2[:, self.inputs] * inverse_lengths
         covariance, _ = self._matern(self._scaled_squares(near, far))
         covariance *= np.exp(parameters[0])
         return covariance
@@ -207,7 +208,8 @@ class MaternCovariance(CovarianceTerm):
         self, parameters: np.ndarray, X: np.ndarray
     ) -> tuple[np.ndarray, GradientFunction]:
         """Return the covariance and the gradient function."""
-        points, variance = X[:, self.inputs] * np.exp(-parameters[1:]), np.exp(parameters[0])
+        points = X[:, self.inputs] * np.exp(-parameters[1:])
+        variance = np.exp(parameters[0])
         covariance, rougher = self._matern(self._scaled_squares(points, points))
         covariance *= variance
         rougher *= variance * self.smoothness / (2.0 * self.smoothness - 2.0)
@@ -224,9 +226,11 @@ class MaternCovariance(CovarianceTerm):
         self, parameters: np.ndarray, X: np.ndarray, weights: np.ndarray
     ) -> MeanFunction:
         """Return a function of the mean, many times faster than `covariance`."""
-        inverse_lengths, twice = np.exp(-parameters[1:]), 2.0 * self.smoothness
+        inverse_lengths = np.exp(-parameters[1:])
+        twice = 2.0 * self.smoothness
         known, weights = X[:, self.inputs] * inverse_lengths, np.exp(parameters[0]) * weights
-        products, squares = -2.0 * twice * known.T, twice * (known * known).sum(axis=1)
+        products = -2.0 * twice * known.T
+        squares = twice * (known * known).sum(axis=1)
         augmented = np.vstack([products, np.ones(len(known)), squares])
 
         def of_one(x: np.ndarray) -> float:

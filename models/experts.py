@@ -75,7 +75,7 @@ class Experts:
                 table.law,
                 X,
                 table.law_inputs[rows],
-                y,
+                y + table.log_unit[rows],
                 problems=table.problems[rows],
                 smooth=smooth_on_law,
                 rng=rng,
@@ -94,7 +94,11 @@ class Experts:
         return experts
 
     def predict(
-        self, X: np.ndarray, neighbors: np.ndarray | None, law_inputs: np.ndarray | None = None
+        self,
+        X: np.ndarray,
+        neighbors: np.ndarray | None,
+        law_inputs: np.ndarray | None = None,
+        log_unit: np.ndarray | float = 0.0,
     ) -> np.ndarray:
         """Return the prediction of each expert (rows, experts).
 
@@ -118,7 +122,7 @@ class Experts:
         if self.has_unit:
             columns.append(np.zeros(len(X)))
         if self.on_law is not None and law_inputs is not None:
-            columns += self.on_law.predict(X, law_inputs)
+            columns += [log_ms - log_unit for log_ms in self.on_law.predict(X, law_inputs)]
         return np.array(columns).T
 
     def save(self, folder: Path) -> None:

@@ -1,4 +1,9 @@
-"""Finds power that was sampled on an idle board, and leaves it out."""
+"""Finds power that was sampled on an idle board, and leaves it out.
+
+A kernel that reaches a good share of the roofline is busy. Of a kernel whose work is unknown, the
+launches that are long enough to be metered count as busy. That may be wrong for some, so its power
+is not learned at all if a third of the rows is idle.
+"""
 
 import warnings
 
@@ -21,13 +26,15 @@ BUSY_SHARE = 0.2
 """Minimum share of the roofline's rate that no idle board reaches."""
 SHORT_MS = 0.03
 """During shorter launches, the board idles between launches, so its power is low."""
+MAX_IDLE_SHARE = 1.0 / 3.0
+"""With unknown work: the share of idle rows at which power is not learned."""
 IDLE_OVERHEAD_MS = 0.05
 EFFICIENCY = 0.5
 """Assumptions for rows without a time: launch overhead, and share of the roofline's rate."""
 
 
 def drop_idle_power(family: Family | None, runs: pd.DataFrame, stacklevel: int) -> pd.DataFrame:
-    """Empty the power of idle rows; if few others remain, of all rows.
+    """Empty the power of idle rows; of all rows if few others remain, or of unknown work many are.
 
     Warns (`DataWarning`) about them at ``stacklevel``.
     """
@@ -37,7 +44,10 @@ def drop_idle_power(family: Family | None, runs: pd.DataFrame, stacklevel: int) 
         return runs
 
     n_others = len(metered) - len(idle)
+    idle_share = len(idle) / len(metered)
     too_few_others = n_others < MIN_ROWS
+    too_many_idle = family is None and idle_share >= MAX_IDLE_SHARE
+    is_refused = too_few_others or too_many_idle
     text = (
         f"power_w of {format_rows(idle)} ({len(idle):,} of {len(metered):,}) is that of an idle "
         f"board ({runs['power_w'][idle[0]]:g} W is the first) under load: was it sampled after the "
@@ -45,10 +55,12 @@ def drop_idle_power(family: Family | None, runs: pd.DataFrame, stacklevel: int) 
     )
     if too_few_others:
         text += f", and power is not learned: {n_others} other rows are too few"
+    elif too_many_idle:
+        text += f", and power is not learned: {idle_share:.0%} of the rows are idle"
     warnings.warn(text, DataWarning, stacklevel=stacklevel)
 
     # Rows without a time that have lost their power say nothing more, unless they failed.
-    is_emptied = runs.index.isin(idle) | too_few_others
+    is_emptied = runs.index.isin(idle) | is_refused
     columns = [column for column in ("power_w", "energy_mj") if column in runs]
     emptied = runs.assign(**{column: runs[column].mask(is_emptied) for column in columns})
     return emptied[~is_emptied | runs["time_ms"].notna() | (runs["status"] != "ok")]
@@ -59,9 +71,10 @@ def is_idle_power(family: Family | None, metered: pd.DataFrame) -> np.ndarray:
 
     A kernel with little work may draw nearly the lowest power of its device. If it reached a good
     share of the roofline, the power was sampled after the kernel had ended. If the power limit is
-    unknown, the highest power of the device is used. Without a ``family``, no row is idle.
+    unknown, the highest power of the device is used. Without a ``family``, every launch of at least
+    30 µs counts as busy.
     """
-    if family is None or metered.empty:
+    if metered.empty:
         return np.zeros(len(metered), dtype=bool)
     power_w = metered["power_w"].astype(float)
     power_of_device = power_w.groupby(metered["device"].astype(str))
@@ -73,9 +86,12 @@ def is_idle_power(family: Family | None, metered: pd.DataFrame) -> np.ndarray:
 
     is_low = power_w <= lowest + IDLE_SHARE * (limit - lowest)
     limit_is_far = lowest < MAX_LOWEST_SHARE * limit
-    is_short = metered["time_ms"].astype(float) < SHORT_MS
-    is_busy = _busy_share(family, metered) > BUSY_SHARE
-    return np.asarray(is_low & limit_is_far & ~is_short & is_busy)
+    time_ms = metered["time_ms"].astype(float)
+    if family is None:
+        is_busy = time_ms >= SHORT_MS
+    else:
+        is_busy = (_busy_share(family, metered) > BUSY_SHARE) & ~(time_ms < SHORT_MS)
+    return np.asarray(is_low & limit_is_far & is_busy)
 
 
 def _busy_share(family: Family, rows: pd.DataFrame) -> np.ndarray:

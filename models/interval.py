@@ -7,8 +7,10 @@ A size is expected for every error, and a factor makes the interval cover 90 % o
   not make up for hard ones. The model also sees the distance outside the training range, up to
   where rows were held out; beyond that, intervals grow with distance. Problems beyond all measured
   ones have the width of the largest that were held out, per octave.
-- With few problems (`RuleInterval`), the size is the median error plus the experts' disagreement,
-  and the interval grows with every octave outside the training range.
+- With few problems (`RuleInterval`), the size is the median error plus the experts' disagreement.
+  The factor is that of a t distribution over problems (`foretune.models.t_law`), and no interval is
+  wider than that of the median of all problems. It grows with every octave outside the training
+  range.
 """
 
 import json
@@ -26,6 +28,7 @@ from foretune.models.conformal import (
 )
 from foretune.models.error_model import MIN_ERROR, error_model
 from foretune.models.expert_predictions import NEW_DEVICE, ExpertPredictions
+from foretune.models.t_law import t_width_by_problem
 from foretune.models.trees.boosting import BoostingModel
 from foretune.support.files import read_json
 
@@ -198,14 +201,25 @@ class LearnedInterval:
 
 @dataclass(frozen=True)
 class RuleInterval:
-    """An interval whose width follows a rule: ``factor`` × (``median_error`` + disagreement)."""
+    """An interval whose width follows a rule: ``factor`` × (``median_error`` + disagreement).
+
+    Within the training range, it is at most ``widest``.
+    """
 
     factor: float
     median_error: float
     median_half_width: float
+    widest: float = np.inf
 
     @classmethod
-    def fit(cls, disagreement: np.ndarray, errors: np.ndarray, *, problems: np.ndarray) -> Self:
+    def fit(
+        cls,
+        disagreement: np.ndarray,
+        errors: np.ndarray,
+        *,
+        problems: np.ndarray,
+        widest: float = np.inf,
+    ) -> Self:
         """Fit to the ``errors`` (log of truth over prediction) of held-out rows.
 
         ``disagreement`` is that of the experts, ``problems`` the problem of each row.
@@ -213,10 +227,10 @@ class RuleInterval:
         absolute_errors = np.abs(errors)
         median_error = max(float(np.median(absolute_errors)), MIN_ERROR)
         sizes = median_error + disagreement
-        factor = conformal_quantile_by_problem(
-            np.maximum(absolute_errors, MIN_ERROR), problems, sizes
-        )
-        return cls(factor, median_error, median_half_width=factor * float(np.median(sizes)))
+        misses = np.maximum(absolute_errors, MIN_ERROR) / sizes
+        factor = t_width_by_problem(misses, problems)
+        half_widths = np.minimum(factor * sizes, widest)
+        return cls(factor, median_error, float(np.median(half_widths)), widest)
 
     @property
     def caution(self) -> float:
@@ -233,6 +247,7 @@ class RuleInterval:
     ) -> np.ndarray:
         """Return the half-width of each row; see `Interval.half_width`."""
         inside = self.factor * (self.median_error + predictions.disagreement)
+        inside = np.minimum(inside, self.widest)
         unseen = UNSEEN_GROWTH * np.minimum(octaves_beyond, 1.0)
         growth = 1.0 + GROWTH_PER_OCTAVE * octaves_outside + unseen
         return np.asarray(inside * growth)
@@ -246,6 +261,8 @@ class RuleInterval:
             "modelled": False,
             "usual": self.median_error,
         }
+        if np.isfinite(self.widest):
+            card["widest"] = self.widest
         _write_card(folder, name, card)
 
 
@@ -253,7 +270,8 @@ def load_interval(folder: Path, name: str) -> LearnedInterval | RuleInterval:
     """Read an interval from ``folder``; only that of few problems has a median error."""
     card = read_json(folder / f"{name}.json")
     if card["usual"] is not None:
-        return RuleInterval(card["factor"], card["usual"], card["typical"])
+        widest = card.get("widest", np.inf)
+        return RuleInterval(card["factor"], card["usual"], card["typical"], widest)
     model = BoostingModel.load(folder / _model_file(name)) if card["modelled"] else None
     factors = {int(row_kind): factor for row_kind, factor in card["factors"].items()}
     return LearnedInterval(

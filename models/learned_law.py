@@ -6,8 +6,10 @@ terms, is chosen by the error on held-out problems. It is chosen once; the expon
 whenever rows are held out.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -37,10 +39,14 @@ ROWS_OF_PROBLEM = 6.0
 
 @dataclass(frozen=True)
 class LearnedLaw:
-    """The inputs of a law, and its fit to all rows."""
+    """The inputs of a law, and its fit to all rows.
+
+    ``held_out_error`` is that by which it was chosen (`held_out_error`); NaN after loading.
+    """
 
     work: LearnedWork
     laws: PowerLaws
+    held_out_error: float = math.nan
 
     def refit(self, inputs: np.ndarray, log_ms: np.ndarray, problems: np.ndarray) -> PowerLaws:
         """Return a fit to other rows, which starts from the fit to all rows."""
@@ -81,14 +87,35 @@ def learn_law(runs: pd.DataFrame, log_ms: np.ndarray, problems: np.ndarray) -> L
     for candidate in candidates:
         inputs = candidate.inputs(rows)
         for terms in TERMS:
-            error = _held_out_error(inputs, log_ms, problems, terms)
+            error = held_out_error(
+                log_ms, problems, partial(_predict, inputs, log_ms, problems, terms)
+            )
             if error < MIN_GAIN * least_error:
                 least_error = error
                 chosen = candidate
                 chosen_inputs = inputs
                 chosen_terms = terms
     laws = _fit(chosen_inputs, log_ms, problems, terms=chosen_terms, max_rows=MAX_ROWS)
-    return LearnedLaw(chosen, laws)
+    return LearnedLaw(chosen, laws, least_error)
+
+
+def _predict(
+    inputs: np.ndarray,
+    log_ms: np.ndarray,
+    problems: np.ndarray,
+    terms: int,
+    is_known: np.ndarray,
+    is_out: np.ndarray,
+) -> np.ndarray:
+    """Return the logs of the rows ``is_out``, by a fit to the rows ``is_known``."""
+    laws = _fit(
+        inputs[is_known],
+        log_ms[is_known],
+        problems[is_known],
+        terms=terms,
+        max_rows=MAX_FOLD_ROWS,
+    )
+    return laws.log_value(inputs[is_out])
 
 
 def _fit(
@@ -116,19 +143,21 @@ def _row_weight(problems: np.ndarray) -> np.ndarray:
     return np.minimum(ROWS_OF_PROBLEM / rows_of_problem, 1.0)
 
 
-def _held_out_error(
-    inputs: np.ndarray, log_ms: np.ndarray, problems: np.ndarray, terms: int
+def held_out_error(
+    log_ms: np.ndarray,
+    problems: np.ndarray,
+    predict: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> float:
-    """Return the mean absolute error of the log in problems held out: any, and the largest."""
+    """Return the mean absolute error of the log in problems held out: any, and the largest.
+
+    ``predict`` takes masks of the rows to learn from and of those to predict, and returns the logs
+    of the latter.
+    """
     weight = _row_weight(problems)
     total_error = 0.0
     total_weight = 0.0
     for is_out in _holdouts(log_ms, problems):
-        known = ~is_out
-        laws = _fit(
-            inputs[known], log_ms[known], problems[known], terms=terms, max_rows=MAX_FOLD_ROWS
-        )
-        errors = np.abs(laws.log_value(inputs[is_out]) - log_ms[is_out])
+        errors = np.abs(predict(~is_out, is_out) - log_ms[is_out])
         total_error += float(weight[is_out] @ errors)
         total_weight += float(weight[is_out].sum())
     return total_error / total_weight

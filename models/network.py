@@ -56,12 +56,16 @@ class NetworkPrediction:
 
         Errors of one kernel are taken as equal, those of different kernels as independent.
         """
-        counts, errors = self.operators["count"], []
-        for side in ("low", "high"):
-            off = counts * (self.operators[f"time_ms_{side}"] - self.operators["time_ms"])
-            by_kernel = off.groupby(self.operators["kernel"]).sum()
-            errors.append(float(np.sqrt((by_kernel**2).sum())))
-        return max(self.time_ms - errors[0], 0.0), self.time_ms + errors[1]
+        below = self._total_error("time_ms_low")
+        above = self._total_error("time_ms_high")
+        return max(self.time_ms - below, 0.0), self.time_ms + above
+
+    def _total_error(self, end: str) -> float:
+        """Return the distance of the time from an end of the interval, over all operators."""
+        distances = self.operators[end] - self.operators["time_ms"]
+        totals = self.operators["count"] * distances
+        of_kernels = totals.groupby(self.operators["kernel"]).sum()
+        return float(np.sqrt((of_kernels**2).sum()))
 
     @property
     def energy_mj(self) -> float:
@@ -72,8 +76,10 @@ class NetworkPrediction:
     @property
     def unknown(self) -> list[str]:
         """Operators without a predictor: their times are rooflines."""
-        table = self.operators[self.operators["source"] == "roofline"]
-        return sorted({str(p.get("op", k)) for k, p in table[["kernel", "problem"]].to_numpy()})
+        by_roofline = self.operators[self.operators["source"] == "roofline"]
+        return sorted(
+            {str(row["problem"].get("op", row["kernel"])) for _, row in by_roofline.iterrows()}
+        )
 
 
 class NetworkPredictor:
@@ -86,94 +92,105 @@ class NetworkPredictor:
     def __init__(self, runs: pd.DataFrame) -> None:
         if "config.threads" not in runs or not (runs["status"] == "ok").any():
             raise PredictorError("no operator of a network was measured: collect some first")
-        runs = newest_runs(runs[(runs["status"] == "ok") & runs["config.threads"].notna()])
-        self._rows = {
-            str(k): rows.dropna(axis="columns", how="all").reset_index(drop=True)
-            for k, rows in runs.groupby("kernel", observed=True)
-        }
-        self._measured = {
-            kernel: {self.key_of(row): row for row in rows.to_dict("records")}
-            for kernel, rows in self._rows.items()
-        }
+        is_of_operator = (runs["status"] == "ok") & runs["config.threads"].notna()
+        measured = newest_runs(runs[is_of_operator])
+        self._rows: dict[str, pd.DataFrame] = {}
+        """Runs by kernel."""
+        self._measured: dict[str, dict[RowKey, Mapping[Any, Any]]] = {}
+        """The same, a run by its operator."""
+        for name, runs_of_kernel in measured.groupby("kernel", observed=True):
+            rows = runs_of_kernel.dropna(axis="columns", how="all").reset_index(drop=True)
+            self._rows[str(name)] = rows
+            self._measured[str(name)] = {self.key_of(row): row for row in rows.to_dict("records")}
         self._fitted: dict[str, Predictor | LinearTime] = {}
 
     @staticmethod
     def key_of(row: Mapping[Any, Any]) -> RowKey:
         """Return a key that identifies a row among those of one device."""
-        named = ((str(c), v) for c, v in row.items())
-        return tuple(sorted((c, v) for c, v in named if c.startswith(_KEYS) and pd.notna(v)))
+        cells = [(str(column), value) for column, value in row.items()]
+        return tuple(sorted((c, v) for c, v in cells if c.startswith(_KEYS) and pd.notna(v)))
 
     def predict(self, network: "Network", device: Device) -> NetworkPrediction:
         """Return the prediction of ``network`` on ``device``, on which the rows were measured."""
         table = pd.DataFrame(
             {
-                "kernel": o.kernel,
-                "problem": dict(o.problem),
+                "kernel": operator.kernel,
+                "problem": dict(operator.problem),
                 "count": count,
-                **self._predict_operator(o, device),
+                **self._predict_operator(operator, device),
             }
-            for o, count in network.operators.items()
+            for operator, count in network.operators.items()
         )
-        share = table["count"] * table["time_ms"]
-        table = table.loc[share.sort_values(ascending=False).index].reset_index(drop=True)
-        return NetworkPrediction(table, network.weight_bytes + network.activation_bytes)
+        total_ms = table["count"] * table["time_ms"]
+        longest_first = total_ms.sort_values(ascending=False).index
+        return NetworkPrediction(
+            operators=table.loc[longest_first].reset_index(drop=True),
+            memory_bytes=network.weight_bytes + network.activation_bytes,
+        )
 
     def _predict_operator(self, operator: "NetworkOperator", device: Device) -> dict[str, object]:
+        """Return the cells of `COLUMNS` for one operator, and the ``source`` of its time."""
         rows = rows_of(operator.kernel, operator.problem, [operator.config], device)
-        known = self._measured.get(operator.kernel, {}).get(self.key_of(rows.iloc[0]))
-        if known is not None:
-            ends = np.quantile(known["time_ms_samples"], (0.25, 0.75))
-            power = known.get("power_w", np.nan)
-            values = (known["time_ms"], *ends.tolist(), power)
-            return {**dict(zip(COLUMNS, values, strict=True)), "source": "measured"}
+        measured = self._measured.get(operator.kernel, {}).get(self.key_of(rows.iloc[0]))
+        if measured is not None:
+            low_ms, high_ms = np.quantile(measured["time_ms_samples"], (0.25, 0.75)).tolist()
+            return {
+                "time_ms": measured["time_ms"],
+                "time_ms_low": low_ms,
+                "time_ms_high": high_ms,
+                "power_w": measured.get("power_w", np.nan),
+                "source": "measured",
+            }
+
         model = self._model(operator)
         if isinstance(model, Predictor):
             return {**_bounded(model.predict(rows).iloc[0]), "source": "predicted"}
         if model is not None:
-            found, source = model(operator.problem), "predicted"
+            time_ms = model(operator.problem)
+            source = "predicted"
         else:
-            found = roofline_ms(operator, device) * self._slowdown(operator.kernel)
+            time_ms = roofline_ms(operator, device) * self._slowdown(operator.kernel)
             source = "roofline"
-        return {**dict.fromkeys(COLUMNS, found), "power_w": np.nan, "source": source}
+        return {**dict.fromkeys(COLUMNS, time_ms), "power_w": np.nan, "source": source}
 
     def _slowdown(self, kernel: str) -> float:
         """Return the typical ratio of time to roofline, of the kernel's rows, else of all rows.
 
         The smaller half of the rows is left out, because launching takes most of their time.
         """
-        known = {k: rows for k, rows in self._rows.items() if k not in LINEAR}
-        chosen = {kernel: known[kernel]} if kernel in known else known
-        if not chosen:
+        candidates = {name: rows for name, rows in self._rows.items() if name not in LINEAR}
+        if kernel in candidates:
+            candidates = {kernel: candidates[kernel]}
+        if not candidates:
             return 1.0
-        limits = np.concatenate([_rooflines_ms(k, rows) for k, rows in chosen.items()])
-        times = np.concatenate([rows["time_ms"].to_numpy() for rows in chosen.values()])
-        large = limits >= np.median(limits)
-        return float(np.median(times[large] / limits[large]))
+        limits_ms = np.concatenate([_rooflines_ms(name, r) for name, r in candidates.items()])
+        times_ms = np.concatenate([rows["time_ms"].to_numpy() for rows in candidates.values()])
+        is_large = limits_ms >= np.median(limits_ms)
+        return float(np.median(times_ms[is_large] / limits_ms[is_large]))
 
     def _model(self, operator: "NetworkOperator") -> Predictor | LinearTime | None:
         """Return the predictor of an operator; None without rows of its kernel and operation."""
-        kernel, op = operator.kernel, operator.problem.get("op")
-        if (rows := self._rows.get(kernel)) is None:
+        kernel = operator.kernel
+        rows = self._rows.get(kernel)
+        if rows is None:
             return None
-        if kernel not in LINEAR and (
-            len(rows) < MIN_ROWS or not (op is None or (rows["problem.op"] == op).any())
-        ):
-            return None
+        if kernel not in LINEAR:
+            op = operator.problem.get("op")
+            knows_op = op is None or (rows["problem.op"] == op).any()
+            if len(rows) < MIN_ROWS or not knows_op:
+                return None
         if kernel not in self._fitted:
-            linear = kernel in LINEAR
-            self._fitted[kernel] = _fit_linear(rows) if linear else Predictor().fit(rows)
+            is_linear = kernel in LINEAR
+            self._fitted[kernel] = _fit_linear(rows) if is_linear else Predictor().fit(rows)
         return self._fitted[kernel]
 
 
 def _bounded(predicted: "pd.Series[Any]") -> dict[str, float]:
     """Return a prediction, with an interval that `MAX_FACTOR` limits."""
-    found = {c: float(predicted.get(c, np.nan)) for c in COLUMNS}
-    low, high = found["time_ms"] / MAX_FACTOR, found["time_ms"] * MAX_FACTOR
-    return {
-        **found,
-        "time_ms_low": max(found["time_ms_low"], low),
-        "time_ms_high": min(found["time_ms_high"], high),
-    }
+    cells = {column: float(predicted.get(column, np.nan)) for column in COLUMNS}
+    cells["time_ms_low"] = max(cells["time_ms_low"], cells["time_ms"] / MAX_FACTOR)
+    cells["time_ms_high"] = min(cells["time_ms_high"], cells["time_ms"] * MAX_FACTOR)
+    return cells
 
 
 def roofline_ms(operator: "NetworkOperator", device: Device) -> float:
@@ -182,9 +199,10 @@ def roofline_ms(operator: "NetworkOperator", device: Device) -> float:
     Raises PredictorError if the device's rates are unknown.
     """
     rows = rows_of(operator.kernel, operator.problem, [operator.config], device)
-    if np.isnan(found := float(_rooflines_ms(operator.kernel, rows)[0])):
+    limit_ms = float(_rooflines_ms(operator.kernel, rows)[0])
+    if np.isnan(limit_ms):
         raise PredictorError(f"the rates of {device.name} are unknown: no roofline")
-    return found
+    return limit_ms
 
 
 def _rooflines_ms(kernel: str, rows: pd.DataFrame) -> np.ndarray:
@@ -197,18 +215,22 @@ def _rooflines_ms(kernel: str, rows: pd.DataFrame) -> np.ndarray:
 
 
 def _fit_linear(rows: pd.DataFrame) -> LinearTime:
-    sizes = {
-        c.removeprefix("problem."): rows[c]
-        for c in columns_of(rows, "problem")
-        if pd.api.types.is_numeric_dtype(rows[c])
-    }
-    X = np.column_stack([np.ones(len(rows)), *sizes.values()])
+    """Fit a constant and a cost per size to the times of one kernel."""
     from scipy.optimize import nnls
 
-    constant, *costs = nnls(X, rows["time_ms"].to_numpy(dtype=float))[0].tolist()
+    sizes = {}
+    for column in columns_of(rows, "problem"):
+        if pd.api.types.is_numeric_dtype(rows[column]):
+            sizes[column.removeprefix("problem.")] = rows[column]
+    X = np.column_stack([np.ones(len(rows)), *sizes.values()])
+    coefficients, _ = nnls(X, rows["time_ms"].to_numpy(dtype=float))
+    constant, *costs = coefficients.tolist()
+    cost_of_size = dict(zip(sizes, costs, strict=True))
 
     def predict(problem: Mapping[str, object]) -> float:
-        parts = zip(sizes, costs, strict=True)
-        return float(sum((cost * float(str(problem[name])) for name, cost in parts), constant))
+        time_ms = constant
+        for name, cost in cost_of_size.items():
+            time_ms += cost * float(str(problem[name]))
+        return float(time_ms)
 
     return predict

@@ -22,10 +22,13 @@ from foretune.features.candidates import candidate_rows, settings_of
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.families_of_runs import family_for, find_family
 from foretune.features.featureset import Estimator, FeatureSet
+from foretune.features.readings import ReadFamily
 from foretune.models.calibration import Calibration
 from foretune.models.card import RUNS_FILE, atomic_folder, read_card, require_regular_files
+from foretune.models.chosen_reading import choose_reading
 from foretune.models.correction import CorrectionFeatures
-from foretune.models.distinct_problems import exact_problems
+from foretune.models.distinct_problems import distinct_problems, exact_problems
+from foretune.models.learned_law import LearnedLaw, learn_law
 from foretune.models.objectives import product_interval
 from foretune.models.plausibility import drop_implausible
 from foretune.models.repeats import Repeats
@@ -49,6 +52,8 @@ from foretune.space import Configuration, SearchSpace
 from foretune.support.files import translate_read_errors
 from foretune.values import Value
 
+WEAKNESS = "weakness"
+"""Key of `Predictor.training_`: what validation found wrong with it."""
 INTERVAL_DEVIATIONS = 1.645
 """Half-width of a 90 % interval of the normal distribution, in standard deviations."""
 
@@ -74,7 +79,7 @@ class Predictor(Estimator):
         validity_: the model of p(valid).
         range_: training range of the attempted runs.
         runs_: the training rows, including superseded measurements; saved to continue training.
-        training_: training summary: rows, problems, devices.
+        training_: training summary: rows, problems, devices, and maybe the predictor's weakness.
     """
 
     def __init__(
@@ -112,7 +117,11 @@ class Predictor(Estimator):
         self.runs_ = kept.reset_index(drop=True)
         learned = newest.reset_index(drop=True)
         targets: tuple[Target, ...] = tuple(self.targets or present_targets(newest) or ["time_ms"])
-        self.features_ = FeatureSet(family, self.extra_columns).fit(learned)
+        law = None
+        read_family = None
+        if family is None and "time_ms" in targets:
+            law, read_family = _learn_work(self.kernel_name_, usable_rows("time_ms", learned))
+        self.features_ = FeatureSet(family or read_family, self.extra_columns).fit(learned)
         warn_about_data(family, newest, targets, self.extra_columns)
 
         # Failed runs tell what will not run, and widen the training range.
@@ -124,7 +133,8 @@ class Predictor(Estimator):
             rows = usable_rows(target, learned)
             model = TargetModel(target, self.make_regressor, self.seed)
             repeats = Repeats.from_runs(rows, self.runs_, target)
-            return model.fit(self.features_, rows, self.features_.matrix(rows), repeats)
+            X = self.features_.matrix(rows)
+            return model.fit(self.features_, rows, X, repeats, law if target == "time_ms" else None)
 
         with threadpool_limits(1, user_api="blas"):  # with few rows, BLAS threads only wait
             models = parallel_map(fit_target, targets)
@@ -220,7 +230,7 @@ class Predictor(Estimator):
         check_is_fitted(self, "targets_")
         runs = validate(runs).reset_index(drop=True)
         self.require_same_kernel(runs)
-        runs = drop_implausible(self.features_.family, runs).reset_index(drop=True)
+        runs = drop_implausible(self.declared_family, runs).reset_index(drop=True)
         calibrated = copy.copy(self)
         calibrated.calibration_ = self.calibration_.with_runs(
             runs,
@@ -274,6 +284,17 @@ class Predictor(Estimator):
         if not len(candidates):
             raise PredictorError("there are no rows to choose from")
         return choose_rows(candidates, count, partial(self._correction_inputs, target), seed)
+
+    @property
+    def declared_family(self) -> Family | None:
+        """The kernel's family, unless it was only read from the names of columns."""
+        family = self.features_.family
+        return None if isinstance(family, ReadFamily) else family
+
+    @property
+    def weakness(self) -> str:
+        """Sentences that say that simple models are as good, if validation found so; else empty."""
+        return str(self.training_.get(WEAKNESS, ""))
 
     def log_spread(self, target: Target = "time_ms", device: str = "") -> float:
         """Return the standard deviation of log errors, from the median 90 % interval.
@@ -394,6 +415,7 @@ class Predictor(Estimator):
             "kernel_source": family and family.source_hash,
             "family": type(family).__name__ if family else None,
             "work": family.to_json() if isinstance(family, UserDefinedCost) else None,
+            "reading": family.to_json() if isinstance(family, ReadFamily) else None,
             "model": self.model,
             "seed": self.seed,
             "extra_columns": list(self.extra_columns),
@@ -448,7 +470,11 @@ class Predictor(Estimator):
         self.range_ = TrainingRange.from_json(card["range"])
         self.runs_ = read_runs(folder / RUNS_FILE)
         source = card["kernel_source"]
-        family = find_family(self.kernel_name_, card["family"], self.kernel, source)
+        reading = card.get("reading")
+        if reading is not None:
+            family: Family | None = ReadFamily.from_json(self.kernel_name_, reading)
+        else:
+            family = find_family(self.kernel_name_, card["family"], self.kernel, source)
         if family is not None and source not in (None, family.source_hash):
             raise PredictorError(
                 f"the code of {family.name} has changed since {folder} was trained: train it again"
@@ -460,6 +486,17 @@ class Predictor(Estimator):
         }
         self.calibration_ = Calibration.load(folder)
         self.validity_ = ValidityModel.load(folder)
+
+
+def _learn_work(name: str, rows: pd.DataFrame) -> tuple[LearnedLaw | None, ReadFamily | None]:
+    """Return the law of an unknown kernel's times, and the family that its columns hint at."""
+    log_ms = np.log(rows["time_ms"].to_numpy(dtype=float))
+    problems = distinct_problems(rows)
+    with threadpool_limits(1, user_api="blas"):
+        law = learn_law(rows, log_ms, problems)
+        if law is None:
+            return None, None
+        return law, choose_reading(name, rows, log_ms, problems, law)
 
 
 @cache

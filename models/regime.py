@@ -19,6 +19,7 @@ from foretune.models.holdouts import device_holdouts, mixed_holdouts, problem_ho
 from foretune.models.interval import Interval, LearnedInterval, RuleInterval
 from foretune.models.splits import fold_of_rows
 from foretune.models.stack import ConvexStack, fit_stack_by_row
+from foretune.models.t_law import width_of_median
 from foretune.models.target_table import TargetTable
 from foretune.models.targets import Target, TargetScale
 
@@ -70,10 +71,12 @@ class Regime(Protocol):
         errors: np.ndarray,
         octaves_outside: np.ndarray,
         problems: np.ndarray,
+        log_target: np.ndarray,
     ) -> Interval:
         """Return the interval, fitted to the ``errors`` of held-out rows.
 
-        ``octaves_outside`` is their distance from the range of the rows that were not held out.
+        ``octaves_outside`` is their distance from the range of the rows that were not held out,
+        ``log_target`` the log of their target.
         """
 
 
@@ -140,6 +143,7 @@ class ManyProblems:
         errors: np.ndarray,
         octaves_outside: np.ndarray,
         problems: np.ndarray,
+        log_target: np.ndarray,
     ) -> Interval:
         """Return an interval whose width is learned."""
         return LearnedInterval.fit(
@@ -190,6 +194,12 @@ class FewProblems:
         errors: np.ndarray,
         octaves_outside: np.ndarray,
         problems: np.ndarray,
+        log_target: np.ndarray,
     ) -> Interval:
         """Return an interval whose width follows a rule."""
-        return RuleInterval.fit(held_out.predictions.disagreement, errors, problems=problems)
+        return RuleInterval.fit(
+            held_out.predictions.disagreement,
+            errors,
+            problems=problems,
+            widest=width_of_median(log_target, problems),
+        )

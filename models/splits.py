@@ -18,7 +18,8 @@ Split = Literal["random", "grouped", "device", "time"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 DEFAULT_SPLITS: tuple[Split, ...] = ("random", "grouped", "device")
 FOLDS = 5
-NO_FOLD = -1  # the fold of rows that are never tested
+NO_FOLD = -1
+"""The fold of rows that are never tested."""
 
 
 def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
@@ -28,9 +29,11 @@ def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
     ``task`` (a problem on one device), ``device``, or run-table columns separated by commas, such
     as ``problem.N,problem.K``.
     """
-    problem = columns_of(runs, "problem")
-    if group in ("problem", "task"):
-        return problem if group == "problem" else ["device", *problem]
+    problem_columns = columns_of(runs, "problem")
+    if group == "problem":
+        return problem_columns
+    if group == "task":
+        return ["device", *problem_columns]
     columns = [column.strip() for column in group.split(",")]
     for column in columns:
         if column not in runs:
@@ -61,21 +64,28 @@ def fold_of_rows(
     """
     if split == "time":
         return _latest_fifth(runs)
-    by = "device" if split == "device" else group
-    groups = np.arange(len(runs)) if split == "random" else group_numbers(runs, by)
+    if split == "random":
+        groups = np.arange(len(runs))
+    else:
+        groups = group_numbers(runs, "device" if split == "device" else group)
     distinct = np.unique(groups)
     if len(distinct) < 2:
         return None
-    folds = min(folds, len(distinct))
-    fold_of_group = np.empty(int(distinct.max()) + 1, dtype=int)
+
+    # Groups are dealt to folds in random order.
+    n_folds = min(folds, len(distinct))
     shuffled = np.random.default_rng(seed).permutation(distinct)
-    fold_of_group[shuffled] = np.arange(len(distinct)) % folds
+    fold_of_group = np.empty(int(distinct.max()) + 1, dtype=int)
+    fold_of_group[shuffled] = np.arange(len(distinct)) % n_folds
     return fold_of_group[groups]
 
 
 def _latest_fifth(runs: pd.DataFrame) -> np.ndarray | None:
+    """Return fold 0 for the latest rows; None if times are unknown, or all the same."""
     if "recorded_at" not in runs or runs["recorded_at"].isna().any():
         return None
     rank = runs["recorded_at"].astype(str).rank(method="min").to_numpy()
-    latest = rank > 0.8 * len(runs)
-    return np.where(latest, 0, NO_FOLD) if latest.any() and not latest.all() else None
+    is_latest = rank > 0.8 * len(runs)
+    if is_latest.all() or not is_latest.any():
+        return None
+    return np.where(is_latest, 0, NO_FOLD)

@@ -125,10 +125,12 @@ class TargetModel:
         rows: pd.DataFrame,
         X: np.ndarray,
         repeats: Repeats | None = None,
+        law: LearnedLaw | None = None,
     ) -> Self:
         """Fit to ``rows``, which all have the target, with features ``X``.
 
-        The interval covers any of the ``repeats``, the other measurements of the same rows.
+        The interval covers any of the ``repeats``, the other measurements of the same rows. ``law``
+        is what was learned from the rows; without one, it is learned here if there is no roofline.
         """
         rng = np.random.default_rng(self.seed)
         self.devices = sorted(rows["device"].astype(str).unique())
@@ -140,7 +142,8 @@ class TargetModel:
         # 2. The unit of the target is calibrated on all rows.
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.scale = regime.fit_scale(self.target, features, rows, log_target, problems)
-        if self.target == "time_ms" and self.scale.roofline is None:
+        self.law = law
+        if law is None and self.target == "time_ms" and self.scale.roofline is None:
             self.law = learn_law(rows, log_target, problems)
         full_table = self._prepare_table(features, rows, X, log_target, problems)
 
@@ -151,13 +154,13 @@ class TargetModel:
 
         # 4. The first expert is always a tree model. The second corrects the interpolation between
         # measured neighbors where most rows have some. Elsewhere it is a smooth model, which is too
-        # slow for large tables. With a learned law, it models what the law leaves.
+        # slow for large tables. With a learned law alone, it models what the law leaves.
         smooth_expert = None
         if regime.uses_neighbors(table):
             self.neighbor_index = full_table.neighbor_index
             self.neighbor_positions = full_table.positions
             self.neighbor_values = full_table.y
-        elif self.law is None and MIN_SMOOTH_ROWS <= len(table) <= MAX_SMOOTH_ROWS:
+        elif _suits_a_process(table) and (self.law is None or table.has_unit):
             smooth_expert = SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
         smooth_on_law = self._smooth_on_law(table, rng)
 
@@ -217,7 +220,10 @@ class TargetModel:
             self.frontier = Frontier.fit(table.octaves_of_sizes)
             octaves_outside = np.maximum(octaves_outside, held_out.octaves_beyond)
             self.frontier_reach = float(held_out.octaves_beyond.max())
-        self.interval = regime.fit_interval(held_out, errors, octaves_outside, scored_problems)
+        log_target_there = true_value + table.log_unit[held_out.rows]
+        self.interval = regime.fit_interval(
+            held_out, errors, octaves_outside, scored_problems, log_target_there
+        )
         return self
 
     def predict(
@@ -244,13 +250,13 @@ class TargetModel:
             beyond = self.frontier.octaves_beyond(self.law.work.octaves_of_sizes(rows))
             octaves_outside = np.maximum(octaves_outside, beyond)
             octaves_beyond = np.maximum(octaves_beyond, beyond - self.frontier_reach)
-        expert_values = self.experts.predict(X, neighbors, law_inputs)
+        log_unit = self.scale.log_unit(features, rows) + self.scale.log_scale(rows)
+        expert_values = self.experts.predict(X, neighbors, law_inputs, log_unit)
         row_kind = self._row_kind(neighbors, self._is_new_device(rows), beyond)
         predictions = ExpertPredictions.from_experts(expert_values, X, neighbors, row_kind, beyond)
 
         # Their weighted mean, times the unit.
         combined = self.stack.combine(predictions)
-        log_unit = self.scale.log_unit(features, rows) + self.scale.log_scale(rows)
         return TargetPrediction(
             log_value=combined + log_unit,
             half_width=self.interval.half_width(predictions, octaves_outside, octaves_beyond),
@@ -266,7 +272,9 @@ class TargetModel:
         problems: np.ndarray,
     ) -> TargetTable:
         """Return the rows over the fitted unit, with an index of their neighbors."""
-        y = log_target - self.scale.log_scale(rows) - self.scale.log_unit(features, rows)
+        log_scale = self.scale.log_scale(rows)
+        log_unit = self.scale.log_unit(features, rows)
+        y = log_target - log_scale - log_unit
 
         neighbor_index = NeighborIndex.from_runs(rows)
         positions = neighbor_index.locate(rows)
@@ -281,6 +289,7 @@ class TargetModel:
             columns=features.columns_ or (),
             X=X,
             y=y,
+            log_unit=log_scale + log_unit,
             has_unit=self.scale.roofline is not None,
             rows=rows,
             problems=problems,
@@ -294,9 +303,10 @@ class TargetModel:
 
     def _smooth_on_law(self, table: TargetTable, rng: np.random.Generator) -> SmoothExpert | None:
         """Return the process of what the law leaves, with its hyperparameters; None without one."""
-        if self.law is None or not MIN_SMOOTH_ROWS <= len(table) <= MAX_SMOOTH_ROWS:
+        is_on_unit = table.has_unit and self.neighbor_index is None
+        if self.law is None or is_on_unit or not _suits_a_process(table):
             return None
-        rest = table.y - self.law.laws.log_value(table.law_inputs)
+        rest = table.y + table.log_unit - self.law.laws.log_value(table.law_inputs)
         return SmoothExpert.fit_hyperparameters(table.columns, table.X, rest, rng)
 
     def _predict_held_out(
@@ -334,7 +344,9 @@ class TargetModel:
         neighbors = None
         if neighbor_rows is not None:
             neighbors = table.neighbor_features(neighbor_rows, scored_rows)
-        expert_values = experts.predict(X, neighbors, table.law_inputs[scored_rows])
+        expert_values = experts.predict(
+            X, neighbors, table.law_inputs[scored_rows], table.log_unit[scored_rows]
+        )
 
         # How far are the problems beyond all others together?
         beyond = None
@@ -475,6 +487,10 @@ class TargetModel:
             model.neighbor_positions = positions
             model.neighbor_values = values
         return model
+
+
+def _suits_a_process(table: TargetTable) -> bool:
+    return MIN_SMOOTH_ROWS <= len(table) <= MAX_SMOOTH_ROWS
 
 
 def _distances_from_others(

@@ -19,13 +19,14 @@ class TargetTable:
         columns: names of the features.
         X: features (rows, columns).
         y: log of the target over its unit.
+        log_unit: log of the unit.
         has_unit: whether the unit is a roofline; else it is 1.
         rows: the run table.
         problems: number of each row's problem; nearly equal problems share one.
         neighbor_index: finds neighbors by position.
         positions: of the rows in ``neighbor_index``.
         holdout_axes: sets of axes whose combinations of values are held out together.
-        law: the learned law, if nothing is known of the kernel's work.
+        law: the learned law, if the kernel's work is unknown, or only guessed from names.
         law_inputs: its inputs (rows, inputs); no columns without a law.
         octaves_of_sizes: log2 of the problem's sizes (rows, sizes); no columns without a law.
     """
@@ -33,6 +34,7 @@ class TargetTable:
     columns: Sequence[str]
     X: np.ndarray
     y: np.ndarray
+    log_unit: np.ndarray
     has_unit: bool
     rows: pd.DataFrame
     problems: np.ndarray
@@ -52,6 +54,7 @@ class TargetTable:
             self,
             X=self.X[numbers],
             y=self.y[numbers],
+            log_unit=self.log_unit[numbers],
             rows=self.rows.iloc[numbers].reset_index(drop=True),
             problems=self.problems[numbers],
             positions=self.positions[numbers],

@@ -8,7 +8,7 @@ import pandas as pd
 
 from foretune.datasets.plain_tables import plain_runs
 from foretune.family import Family
-from foretune.models.predictor import Predictor
+from foretune.models.predictor import WEAKNESS, Predictor
 from foretune.models.splits import Split
 from foretune.models.targets import Target
 from foretune.models.validation.cross_validation import (
@@ -116,4 +116,7 @@ def train_predictor(
         parameters=parameters,
     ).fit(runs)
     validation = cross_validate(predictor, predictor.runs_, group, splits=splits, level=validate)
+    # Whoever uses the predictor later must know, too.
+    if validation.weakness:
+        predictor.training_[WEAKNESS] = validation.weakness
     return Training(predictor, validation)

@@ -14,13 +14,18 @@ from foretune.problem import Problem
 from foretune.space import ABSENT, Configuration, SearchSpace
 from foretune.values import FrozenParameters, Value
 
-SCALING_SAMPLE = 5000  # configurations sampled to scale the axes and to find redundant ones
-MAX_CORRELATION = 0.9999  # correlation above which the later of two axes is redundant
-MIN_OCTAVES = 4.0  # minimum length of a problem-size axis, so that nearby sizes stay close
+SCALING_SAMPLE = 5000
+"""Configurations sampled to scale the axes and to find redundant ones."""
+MAX_CORRELATION = 0.9999
+"""Correlation above which the later of two axes is redundant."""
+MIN_OCTAVES = 4.0
+"""Minimum length of a problem-size axis, so that nearby sizes stay close."""
 FULL_OCCUPANCY_WARPS = 16.0
 """Warps per multiprocessor that hide most latencies; scales the waves of small programs."""
-CATEGORY_DISTANCE = 8.0  # distance of two problems that differ in a string, in octaves of a size
-DEFAULT_WARPS = 4  # Triton's
+CATEGORY_DISTANCE = 8.0
+"""Distance of two problems that differ in a string, in octaves of a size."""
+DEFAULT_WARPS = 4
+"""Triton's warps per program."""
 
 Axes = dict[str, np.ndarray]
 """Coordinates of some rows, by axis name."""
@@ -33,26 +38,32 @@ def value_axes(name: str, values: np.ndarray) -> Axes:
 
     ``name``: name of the parameter or size; ``values``: numbers, or objects if some are strings.
     """
-    if values.dtype == object:
-        is_word = np.array([isinstance(value, str) for value in values])
-        words = sorted(set(values[is_word].tolist()))
-        among_words = {f"{name}={word!r}": 0.5 * (values == word) for word in words}
-        if is_word.all():
-            return among_words
-        among_sizes = value_axes(name, values[~is_word].astype(float))
-        for axis, where in among_sizes.items():  # strings go in the middle
-            among_sizes[axis] = np.full(len(values), (where.min() + where.max()) / 2)
-            among_sizes[axis][~is_word] = where
-        return among_words | among_sizes
-    axes = {name: _logarithm(values)}
-    if len(np.unique(values)) > 2:
-        axes[f"alignment.{name}"] = np.nan_to_num(alignment(values))
-    return axes
+    if values.dtype != object:
+        axes = {name: _logarithm(values)}
+        if len(np.unique(values)) > 2:
+            axes[f"alignment.{name}"] = np.nan_to_num(alignment(values))
+        return axes
+
+    # Strings are half a length apart from each other.
+    is_word = np.array([isinstance(value, str) for value in values])
+    word_axes = {}
+    for word in sorted(set(values[is_word].tolist())):
+        word_axes[f"{name}={word!r}"] = 0.5 * (values == word)
+    if is_word.all():
+        return word_axes
+
+    # On the axes of numbers, they are in the middle.
+    number_axes = {}
+    for axis, coordinates in value_axes(name, values[~is_word].astype(float)).items():
+        middle = (coordinates.min() + coordinates.max()) / 2
+        number_axes[axis] = np.full(len(values), middle)
+        number_axes[axis][~is_word] = coordinates
+    return word_axes | number_axes
 
 
 def value_column(values: Sequence[Value]) -> np.ndarray:
     """Return values as numbers, or as objects if one is a string."""
-    if any(isinstance(v, str) for v in values):
+    if any(isinstance(value, str) for value in values):
         column = np.empty(len(values), dtype=object)
         column[:] = values
         return column
@@ -66,8 +77,11 @@ def geometry_axes(
     rows: int,
 ) -> Axes:
     """Return the launch geometry that the rows' parameter names imply (`launch_geometry`)."""
-    found = launch_geometry(problem, config, numeric_arrays(specs))
-    return {n: np.broadcast_to(np.asarray(q, dtype=float), rows) for n, q in found.items()}
+    geometry = launch_geometry(problem, config, numeric_arrays(specs))
+    return {
+        name: np.broadcast_to(np.asarray(values, dtype=float), rows)
+        for name, values in geometry.items()
+    }
 
 
 def numeric_arrays(named: Mapping[str, object]) -> dict[str, np.ndarray]:
@@ -92,11 +106,13 @@ class AxisScaling:
 
         Some axes have a ``min_length``.
         """
-        kept, min_length = _distinct_axes(axes), min_length or {}
-        return cls(
-            {name: float(axes[name].min()) for name in kept},
-            {name: max(float(np.ptp(axes[name])), min_length.get(name, 0.0)) for name in kept},
-        )
+        low = {}
+        length = {}
+        for name in _distinct_axes(axes):
+            low[name] = float(axes[name].min())
+            least = (min_length or {}).get(name, 0.0)
+            length[name] = max(float(np.ptp(axes[name])), least)
+        return cls(low, length)
 
     def points(self, axes: Axes, rows: int) -> np.ndarray:
         """Return the rows as points in the unit cube, shape (rows, axes of the box)."""
@@ -124,11 +140,13 @@ class ConfigurationEncoder:
         self._space = space
         self._problem = numeric_arrays(problem or {})
         self._specs = device.specs if device else {}
-        known = {
-            name: list(dict.fromkeys([*values, *(m.config.get(name, ABSENT) for m in others)]))
-            for name, values in space.parameters.items()
-        }
-        self._values = {name: value_column(values) for name, values in known.items()}
+
+        # The values of each parameter: those of the space, then those that only others have.
+        values_of: dict[str, list[Value]] = {}
+        for name, legal in space.parameters.items():
+            of_others = [m.config.get(name, ABSENT) for m in others]
+            values_of[name] = list(dict.fromkeys([*legal, *of_others]))
+        self._values = {name: value_column(values) for name, values in values_of.items()}
         self._axes_by_parameter = {
             name: value_axes(name, values) for name, values in self._values.items()
         }
@@ -139,7 +157,8 @@ class ConfigurationEncoder:
         else:
             sample = space.sample_indices(SCALING_SAMPLE, np.random.default_rng(0))
         axes = self._config_axes(sample)
-        self._here: dict[str, float] = {}  # coordinates of this problem on the axes of problems
+        self._own_coordinates: dict[str, float] = {}
+        """The coordinates of this problem on the axes of problems."""
         if not others:
             self._scaling = AxisScaling.fit(axes)
             self.others = np.empty((0, len(self)))
@@ -151,18 +170,17 @@ class ConfigurationEncoder:
         sizes = _columns([problem or Problem(), *(m.problem for m in others)])
         for name, values in sizes.items():
             for axis, coordinates in value_axes(f"problem.{name}", values).items():
-                self._here[axis] = float(coordinates[0])
+                self._own_coordinates[axis] = float(coordinates[0])
                 other_axes[axis] = coordinates[1:]
                 axes[axis] = np.full(len(sample), coordinates[0])
                 min_length[axis] = MIN_OCTAVES
 
         # The configurations of the other problems are on the axes of the space.
-        codes = [
-            [legal.index(m.config.get(name, ABSENT)) for name, legal in known.items()]
-            for m in others
-        ]
+        codes = np.empty((len(others), len(values_of)), dtype=int)
+        for column, (name, known) in enumerate(values_of.items()):
+            codes[:, column] = [known.index(m.config.get(name, ABSENT)) for m in others]
         other_sizes = _numeric(_columns([m.problem for m in others]))
-        other_axes |= self._axes_of_codes(np.array(codes), other_sizes)
+        other_axes |= self._axes_of_codes(codes, other_sizes)
 
         # Axes that both have are scaled by both.
         common = [name for name in axes if name in other_axes]
@@ -181,20 +199,29 @@ class ConfigurationEncoder:
 
     def encode(self, indices: np.ndarray) -> np.ndarray:
         """Return configurations as points, shape (indices, axes), float64."""
-        here = {axis: np.full(len(indices), where) for axis, where in self._here.items()}
-        return self._scaling.points(here | self._config_axes(np.asarray(indices)), len(indices))
+        n = len(indices)
+        axes = {axis: np.full(n, value) for axis, value in self._own_coordinates.items()}
+        axes |= self._config_axes(np.asarray(indices))
+        return self._scaling.points(axes, n)
 
     def _config_axes(self, indices: np.ndarray) -> Axes:
         return self._axes_of_codes(self._space.codes_of(indices), self._problem)
 
     def _axes_of_codes(self, codes: np.ndarray, problem: Mapping[str, np.ndarray]) -> Axes:
+        """Return the axes of configurations: one or more per parameter, and the launch geometry.
+
+        ``codes`` are positions in `_values`, shape (configurations, parameters).
+        """
         axes: Axes = {}
-        sizes: dict[str, np.ndarray] = {}
-        for i, (name, along) in enumerate(self._axes_by_parameter.items()):
-            axes |= {axis: where[codes[:, i]] for axis, where in along.items()}
-            if (values := self._values[name]).dtype != object:
-                sizes[name] = values[codes[:, i]]
-        return axes | geometry_axes(problem, sizes, self._specs, len(codes))
+        numbers: dict[str, np.ndarray] = {}
+        for column, (name, axes_of_values) in enumerate(self._axes_by_parameter.items()):
+            code = codes[:, column]
+            for axis, coordinates in axes_of_values.items():
+                axes[axis] = coordinates[code]
+            values = self._values[name]
+            if values.dtype != object:
+                numbers[name] = values[code]
+        return axes | geometry_axes(problem, numbers, self._specs, len(codes))
 
 
 def _distinct_axes(axes: Axes) -> list[str]:
@@ -233,9 +260,9 @@ class KernelRuns:
     def from_measurements(cls, measurements: Sequence[Measurement]) -> Self:
         """Return measured runs as rows."""
         return cls(
-            [m.problem for m in measurements],
-            [m.config for m in measurements],
-            [m.static for m in measurements],
+            problems=[m.problem for m in measurements],
+            configs=[m.config for m in measurements],
+            statics=[m.static for m in measurements],
         )
 
     def __len__(self) -> int:
@@ -298,29 +325,36 @@ class KernelRuns:
 
 def nearest_first(measurements: Sequence[Measurement], problem: Problem) -> list[Measurement]:
     """Return ``measurements`` sorted by similarity to ``problem``, its own first."""
-    different = dict.fromkeys(m.problem for m in measurements)
-    distances = {p: problem_distance(p, problem) for p in different}
-    return sorted(measurements, key=lambda m: distances[m.problem])
+    distance_of = {}
+    for measurement in measurements:
+        if measurement.problem not in distance_of:
+            distance_of[measurement.problem] = problem_distance(measurement.problem, problem)
+    return sorted(measurements, key=lambda m: distance_of[m.problem])
 
 
 def problem_distance(a: Problem, b: Problem) -> float:
-    """Return the distance of two problems in octaves; a differing string is a constant."""
+    """Return the distance of two problems in octaves; a differing string is a constant.
+
+    Equal problems are nearer than any others.
+    """
     if a == b:
         return -1.0
-    apart = 0.0
+    distance = 0.0
     for name in {*a, *b}:
-        x, y = a.get(name), b.get(name)
-        numbers = isinstance(x, (int, float)) and isinstance(y, (int, float))
-        if numbers and x > 0 and y > 0:  # type: ignore[operator]
-            apart += abs(float(np.log2(x) - np.log2(y)))  # type: ignore[arg-type]
+        x = a.get(name)
+        y = b.get(name)
+        are_numbers = isinstance(x, (int, float)) and isinstance(y, (int, float))
+        if are_numbers and x > 0 and y > 0:  # type: ignore[operator]
+            distance += abs(float(np.log2(x) - np.log2(y)))  # type: ignore[arg-type]
         elif x != y:
-            apart += CATEGORY_DISTANCE
-    return apart
+            distance += CATEGORY_DISTANCE
+    return distance
 
 
-def _columns(values: Sequence[FrozenParameters]) -> Columns:
-    names = dict.fromkeys(n for v in values for n in v)
-    return {name: value_column([v.get(name, "") for v in values]) for name in names}
+def _columns(rows: Sequence[FrozenParameters]) -> Columns:
+    """Return the values of every name; "" where a row has none."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: value_column([row.get(name, "") for row in rows]) for name in names}
 
 
 def _numeric(columns: Columns) -> Columns:

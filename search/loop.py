@@ -85,7 +85,8 @@ def search(
         searcher.tell(known)
     state.begun = clock()
     while True:
-        start, left = state.start_next(), state.left
+        start = state.start_next()
+        left = state.left
         if state.reason is not None and not state.pending:
             return SearchResult(state.measured, state.reason, searcher.expected_regret())
         expected = tuple(likely(left)) if start and left else ()

@@ -18,6 +18,10 @@ from foretune.space import Configuration, SearchSpace
 
 DEFAULT_FREEDOM = 10.0
 """Degrees of freedom of a prior's errors whose spread is calibrated."""
+PRIOR_CHECKS = (2, 4, 8)
+"""With a prior from another device, the proposals after these numbers are far from all others. If
+only the prior's favorites were measured, its errors would stay hidden."""
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,6 @@ class Prior:
         usual = float(np.median(self.log_mean))
         indices = [space.index_or_none(m.config) for m in measurements]
         return np.array([usual if i is None else float(self.log_mean[i]) for i in indices])
-
-
-PRIOR_CHECKS = (2, 4, 8)
-"""With a prior from another device, the proposals after these numbers are far from all others. If
-only the prior's favorites were measured, its errors would stay hidden."""
-
-C = TypeVar("C")
 
 
 class AskTell(Protocol[C]):

@@ -211,7 +211,8 @@ class TuningJob:
             predictor = load("predictors", source)(self.kernel)
             return make_guide(predictor, self.device)
         power = any(objective.needs_power for objective in self.objectives)
-        kernel, code = self.kernel.name, self.kernel.source_hash
+        kernel = self.kernel.name
+        code = self.kernel.source_hash
         request = PredictorRequest(kernel, code, self.device, power)
         return find_guide(source, request, self.progress.say)
 

@@ -231,7 +231,8 @@ def _search(
     job: TuningJob, problem: Problem, guide: Guide | None, known: list[Measurement]
 ) -> tuple[tuple[Measurement, ...], list[Configuration]]:
     """Return the known and the new measurements, and the configurations of their front."""
-    space, constrained = job.kernel.space(problem), job.constrained_objectives
+    space = job.kernel.space(problem)
+    constrained = job.constrained_objectives
     priors = [
         prior
         for objective in job.objectives

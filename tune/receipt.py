@@ -78,11 +78,10 @@ def make_receipt(task: Task, verdict: Verdict, terms: Terms, device: Device) -> 
     """
     if not task.files:
         raise ReceiptError("a receipt needs files: name the functions FILE.py:NAME")
-    problems = [dict(problem) for problem in task.problems]
-    ratios = [
-        {rival: list(ratios) for rival, ratios in ruling.process_ratios.items()}
-        for ruling in verdict.problem_verdicts
-    ]
+    process_ratios = []
+    for ruling in verdict.problem_verdicts:
+        ratios_of_rival = {rival: list(ratios) for rival, ratios in ruling.process_ratios.items()}
+        process_ratios.append(ratios_of_rival)
     receipt = {
         "format": FORMAT,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -91,7 +90,7 @@ def make_receipt(task: Task, verdict: Verdict, terms: Terms, device: Device) -> 
             "form": task.form,
             "functions": task.functions,
             "files": task.file_hashes(),
-            "problems": problems,
+            "problems": [dict(problem) for problem in task.problems],
         },
         "terms": asdict(terms),
         "checked": {
@@ -105,7 +104,7 @@ def make_receipt(task: Task, verdict: Verdict, terms: Terms, device: Device) -> 
             str(processes): share for processes, share in LOOKS.items()
         },
         "verdict": verdict.to_dict(),
-        "speed-up in each process, by problem and rival": ratios,
+        "speed-up in each process, by problem and rival": process_ratios,
         "machine": {
             "device": device.name,
             "kind": device.kind,
@@ -131,7 +130,7 @@ def write_receipt(file: Path, receipt: Mapping[str, Any], key: Path | None = Non
         return None
     signature = file.with_name(file.name + SIGNATURE_SUFFIX)
     signature.unlink(missing_ok=True)
-    _ssh_keygen("-Y", "sign", "-f", str(key), "-n", SIGNATURE_NAMESPACE, str(file))
+    _ssh_keygen("sign", {"-f": str(key), "-n": SIGNATURE_NAMESPACE}, str(file))
     return signature
 
 
@@ -179,7 +178,8 @@ def check_files(receipt: Mapping[str, Any], task: Task) -> None:
     for role, name in receipt["task"]["functions"].items():
         if task.functions.get(role) != name:
             raise ReceiptError(f"the receipt's {role} is the function {name}: judge the same one")
-    then, now = receipt["task"]["files"], task.file_hashes()
+    then = receipt["task"]["files"]
+    now = task.file_hashes()
     for name in sorted({*then, *now}):
         if name not in now:
             raise ReceiptError(f"{name} of the receipt is not in {task.folder}")
@@ -220,39 +220,45 @@ def _digest(receipt: Mapping[str, Any]) -> str:
 
 
 def _verify_signature(file: Path, signers: Path) -> None:
+    """Raise ReceiptError unless one of the signers signed a receipt."""
     signature = file.with_name(file.name + SIGNATURE_SUFFIX)
     if not signature.is_file():
         raise ReceiptError(f"{file} has no signature {signature.name} beside it")
-    found = _ssh_keygen(
-        "-Y", "find-principals", "-s", str(signature), "-f", str(signers), what=str(signature)
+    names = _ssh_keygen(
+        "find-principals", {"-s": str(signature), "-f": str(signers)}, checked=str(signature)
     )
-    principal = found.strip().splitlines()[0]
+    signer = names.strip().splitlines()[0]
     _ssh_keygen(
-        "-Y",
         "verify",
-        "-f",
-        str(signers),
-        "-I",
-        principal,
-        "-n",
-        SIGNATURE_NAMESPACE,
-        "-s",
-        str(signature),
+        {"-f": str(signers), "-I": signer, "-n": SIGNATURE_NAMESPACE, "-s": str(signature)},
         stdin=file.read_bytes(),
-        what=str(signature),
+        checked=str(signature),
     )
 
 
-def _ssh_keygen(*arguments: str, stdin: bytes = b"", what: str = "the receipt") -> str:
+def _ssh_keygen(
+    operation: str,
+    options: Mapping[str, str],
+    *files: str,
+    stdin: bytes = b"",
+    checked: str = "the receipt",
+) -> str:
+    """Run an operation on signatures (``ssh-keygen -Y``), and return its output.
+
+    ``checked`` names what is invalid if it fails.
+    """
+    command = ["ssh-keygen", "-Y", operation]
+    for name, value in options.items():
+        command += [name, value]
+    command += files
     try:
-        done = subprocess.run(
-            ["ssh-keygen", *arguments], input=stdin, capture_output=True, timeout=KEYGEN_LIMIT_S
-        )
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=KEYGEN_LIMIT_S)
     except FileNotFoundError as e:
         raise ReceiptError("there is no ssh-keygen: install OpenSSH 8.2 or newer") from e
     except subprocess.TimeoutExpired as e:
         raise ReceiptError("ssh-keygen waits for a passphrase: add the key to an agent") from e
     if done.returncode:
         message = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise ReceiptError(f"{what} is not valid: ssh-keygen says {' '.join(message[-1:])}")
+        last_line = " ".join(message[-1:])
+        raise ReceiptError(f"{checked} is not valid: ssh-keygen says {last_line}")
     return done.stdout.decode(errors="replace")

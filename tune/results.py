@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REJECTED = "rejected"  # status of a run that violated a hard limit
+WORTH_HAVING = 0.01  # relative difference below which a contender counts as equal
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,7 +75,6 @@ Outcome = Literal["win", "no_win", "slower", "inconclusive"]
 or none of these."""
 Change = Literal["faster", "slower", "same", "unknown"]
 """The change against the default that an interval shows, where less time or energy is faster."""
-WORTH_HAVING = 0.01  # relative difference below which a contender counts as equal
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -278,7 +278,8 @@ class TuneResult(Result):
     @property
     def headline(self) -> str:
         """The verdict and the best configuration in one line."""
-        winner, unit = self.winner, self.objective.unit
+        winner = self.winner
+        unit = self.objective.unit
         config = " ".join(f"{name}={value}" for name, value in (winner.config or {}).items())
         # Load is said beside every verdict; a busy win says it already.
         load = f", while {self.noise.disturbed}" if self.noise.disturbed else ""
@@ -313,16 +314,20 @@ class TuneResult(Result):
         None without a library call or without a verdict. The interval combines those of both
         ratios to the default, so it is wider than it must be.
         """
-        library, winner = self.library, self.winner
+        library = self.library
+        winner = self.winner
         if library is None or self.verdict == "inconclusive" or not library.ratio > 0:
             return None
         ratio = winner.ratio / library.ratio
-        low, high = winner.ratio_low / library.ratio_high, winner.ratio_high / library.ratio_low
+        low = winner.ratio_low / library.ratio_high
+        high = winner.ratio_high / library.ratio_low
         return replace(winner, ratio=ratio, ratio_low=low, ratio_high=high)
 
     def summary(self) -> dict[str, Any]:
         """Return the result for the command line's JSON output."""
-        winner, library, against = self.winner, self.library, self.versus_library
+        winner = self.winner
+        library = self.library
+        against = self.versus_library
         unit = {"time": "time_ms", "energy": "energy_mj", "edp": "edp_mj_ms"}[self.objective.value]
         return {
             "problem": dict(self.problem),

@@ -314,7 +314,6 @@ def verify_and_store(
             job, problem, trace, previous_choice, seconds=verification_options.budget_s
         )
 
-    # The default breaks the limits, and nothing within them was found: there is no result.
     result = replace(
         _tune_result(job, problem, trace, verification, start), reused_because=reused_because
     )
@@ -322,6 +321,8 @@ def verify_and_store(
     if not_confirmed:
         result = replace(result, not_confirmed=not_confirmed)
         job.progress.say(not_confirmed)
+
+    # The default breaks the limits, and nothing within them was found: there is no result.
     if result.default_breaks and not result.verified:
         raise job.no_feasible_error(len(trace), result.default_breaks)
 

@@ -137,7 +137,8 @@ class _WorkloadSearch:
     def __init__(
         self, jobs: Mapping[tuple[str, Problem], TuningJob], parts: Sequence[WorkloadProblem]
     ) -> None:
-        self._jobs, self._parts = jobs, parts
+        self._jobs = jobs
+        self._parts = parts
         self._job = self._job_of(parts[0])
         (self._objective,) = self._job.constrained_objectives
         self._searcher = WorkloadSearcher(parts, self._objective, self._job.seed, self._job.device)
@@ -145,7 +146,8 @@ class _WorkloadSearch:
         self.waited_s = 0.0
 
     def run(self) -> None:
-        job, parts = self._job, self._parts
+        job = self._job
+        parts = self._parts
         if job.stopping.regret is not None:
             raise UsageError("a workload takes a number or seconds as budget")
         known = [m for p in parts for m in self._job_of(p).known(p.problem, p.space)]

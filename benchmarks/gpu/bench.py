@@ -195,7 +195,8 @@ class Bench(Benchmarker):
         at, known = self._state
         if not fresh and self.now() - at < STATE_EVERY_S:
             return known
-        nvml, handle = self.nvml, self._handle
+        nvml = self.nvml
+        handle = self._handle
         asked = {
             "sm_clock_mhz": ("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             "memory_clock_mhz": ("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),

@@ -60,7 +60,8 @@ def compiled_ahead(
     """
     threads = threads or max(1, (os.cpu_count() or 2) - 1)
     waiting: deque[tuple[Job, Future[Compiled]]] = deque()
-    source, pool = iter(jobs), executor(threads)
+    source = iter(jobs)
+    pool = executor(threads)
     try:
         while True:
             while len(waiting) < AHEAD * threads and (job := next(source, None)) is not None:

@@ -7,6 +7,7 @@ list, one block after the other between rounds. Defaults are measured again in l
 is the noise floor.
 """
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ PRODUCTS = [
     (33, 1000, 1000),
     (777, 5000, 1111),
 ]
-MORE = {
+RANDOM_PROBLEMS = {
     "triton_gemm": 28,
     "triton_quantized_gemm": 28,
     "triton_attention": 24,
@@ -62,6 +63,7 @@ MORE = {
     "triton_norm": 18,
     "triton_grouped_gemm": 20,
 }
+"""Kernel -> number of random problems, besides the named ones."""
 BLOCKS = {
     "triton_gemm": 9,
     "triton_quantized_gemm": 3,
@@ -70,12 +72,24 @@ BLOCKS = {
     "triton_norm": 2,
     "triton_grouped_gemm": 2,
 }
-MOST_MS = 2.0
-"""Least time of a problem at the device's peak: slow configurations take tens of times as long."""
+"""Kernel -> maximum number of problems whose whole list is measured."""
+BLOCK_STRIDE = 5
+"""Distance of these problems: 5 and 18 have no common divisor, so that there are all formats and
+sizes of all kinds."""
+MAX_ROOFLINE_MS = 2.0
+"""Of a problem at the device's peak: slow configurations take tens of times as long."""
 CHUNK = 12
 """Configurations of a problem per round: two thirds from the list, a sixth of either other kind."""
-LAST_REPEAT = 3
+N_REPEATS = 3
+"""Times that a default is measured again."""
+REPEAT_EVERY = 4
+"""Rounds between two of them."""
 CANDIDATES = 600
+"""Random configurations among which distant ones are chosen."""
+LIST_PROBLEMS = 8
+"""Problems from whose spaces a kernel's list is drawn."""
+COMPILED_SIZES = ("dtype", "bits", "head_dim", "norm")
+"""Parameters of problems that, with a configuration, decide which program is compiled."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +111,7 @@ class Size:
     @property
     def rounds(self) -> int:
         """Turns until every problem has its configurations."""
-        return -(-self.per_problem // CHUNK)
+        return math.ceil(self.per_problem / CHUNK)
 
 
 def kernels() -> list[Kernel]:
@@ -112,14 +126,16 @@ def kernels() -> list[Kernel]:
     ]
 
 
-def problems_of(kernel: Kernel, device: Device, at_most: int) -> list[Problem]:
+def problems_of(kernel: Kernel, device: Device, max_problems: int) -> list[Problem]:
     """Return the problems of a kernel, named ones first, without those that take too long."""
-    found: dict[Problem, None] = {}
+    problems: list[Problem] = []
     if isinstance(kernel, TritonGemm):
         for m, n, k in PRODUCTS:
-            found |= {kernel.problem(M=m, N=n, K=k, dtype=dtype): None for dtype in DTYPES}
-    found |= dict.fromkeys(kernel.training_problems(MORE[kernel.name], seed=7))
-    return [p for p in found if _least_ms(kernel, p, device) <= MOST_MS][:at_most]
+            problems += [kernel.problem(M=m, N=n, K=k, dtype=dtype) for dtype in DTYPES]
+    problems += kernel.training_problems(RANDOM_PROBLEMS[kernel.name], seed=7)
+    distinct = dict.fromkeys(problems)
+    short = [p for p in distinct if _roofline_ms(kernel, p, device) <= MAX_ROOFLINE_MS]
+    return short[:max_problems]
 
 
 class Design:
@@ -143,85 +159,94 @@ class Design:
         best: Callable[[Kernel, Problem], Configuration | None],
         seed: int = 0,
     ) -> None:
-        self._size, self._best, self._seed = size, best, seed
+        self._size = size
+        self._best = best
+        self._seed = seed
         self._seen = set(done)
-        self._rows = Counter((k, p) for k, p, _, repeat in done if repeat == 0)
-        self.problems = {k: problems_of(k, device, size.problems) for k in chosen}
+        self._n_measured = Counter((k, p) for k, p, _, repeat in done if repeat == 0)
+        """Configurations by kernel's name and problem, repeats aside."""
+        self.problems = {kernel: problems_of(kernel, device, size.problems) for kernel in chosen}
         self._lists = cache(self._list)
 
     @property
     def blocks(self) -> list[tuple[Kernel, Problem]]:
         """Problems whose whole list is measured, kernels in turn, formats mixed."""
-        found = []
+        blocks: list[tuple[Kernel, Problem]] = []
         for i in range(self._size.blocks):
             for kernel, problems in self.problems.items():
-                wanted = min(BLOCKS[kernel.name], self._size.blocks, len(problems))
-                if i < wanted:
-                    # 5 and 18 have no common divisor: all formats, and sizes from all over
-                    found.append((kernel, problems[i * 5 % len(problems)]))
-        return list(dict.fromkeys(found))
+                if i < min(BLOCKS[kernel.name], len(problems)):
+                    blocks.append((kernel, problems[i * BLOCK_STRIDE % len(problems)]))
+        return list(dict.fromkeys(blocks))
 
     def listed(self, kernel: Kernel, problem: Problem) -> list[Configuration]:
         """Return what the kernel's list has for a problem: the exhaustive block of it."""
         space = kernel.space(problem)
-        return [c for c in self._lists(kernel, _format(problem)) if c in space]
+        return [config for config in self._lists(kernel, _program(problem)) if config in space]
 
     def jobs(self) -> Iterator[Job]:
         """Yield the jobs that are left."""
-        blocks, rounds = self.blocks, self._size.rounds
-        half = -(-rounds // 2)
-        for turn in range(rounds):
-            order = [(k, p) for k, ps in self.problems.items() for p in ps]
-            for i in np.random.default_rng((self._seed, turn)).permutation(len(order)):
-                yield from self._some(*order[int(i)], CHUNK * (turn + 1))
-                yield from self._again(*order[int(i)], turn)
-            begin, end = (len(blocks) * t // half for t in (turn, turn + 1))
-            ready = blocks[begin:end]  # all of them in the first half of the time
-            for kernel, problem in ready:
+        pairs = [(kernel, p) for kernel, problems in self.problems.items() for p in problems]
+        blocks = self.blocks
+        n_rounds = self._size.rounds
+        half = math.ceil(n_rounds / 2)
+        for turn in range(n_rounds):
+            rng = np.random.default_rng((self._seed, turn))
+            for i in rng.permutation(len(pairs)):
+                kernel, problem = pairs[i]
+                yield from self._more(kernel, problem, up_to=CHUNK * (turn + 1))
+                yield from self._again(kernel, problem, turn)
+
+            # The blocks are spread over the first half of the rounds.
+            begin = len(blocks) * turn // half
+            end = len(blocks) * (turn + 1) // half
+            for kernel, problem in blocks[begin:end]:
                 for config in self.listed(kernel, problem):
                     yield from self._once(Job(kernel, problem, config, "list"))
 
-    def _some(self, kernel: Kernel, problem: Problem, up_to: int) -> Iterator[Job]:
+    def _more(self, kernel: Kernel, problem: Problem, up_to: int) -> Iterator[Job]:
         """Yield new configurations until a problem has ``up_to``, as long as it has any."""
-        up_to = min(up_to, self._size.per_problem)
-        for role, config in self._offers(kernel, problem, up_to):
-            if self._rows[kernel.name, problem] >= up_to:
+        wanted = min(up_to, self._size.per_problem)
+        for role, config in self._candidates(kernel, problem, wanted):
+            if self._n_measured[kernel.name, problem] >= wanted:
                 return
             yield from self._once(Job(kernel, problem, config, role))
 
-    def _offers(
-        self, kernel: Kernel, problem: Problem, up_to: int
+    def _candidates(
+        self, kernel: Kernel, problem: Problem, wanted: int
     ) -> Iterator[tuple[str, Configuration]]:
         """Yield roles and configurations, seen ones too: more than are wanted, if there are."""
-        seed = (self._seed, up_to, int(problem.id[:8], 16))
-        rng = np.random.default_rng(seed)
         space = kernel.space(problem)
+        rng = np.random.default_rng((self._seed, wanted, int(problem.id[:8], 16)))
         yield "default", kernel.default(problem)
+
         best = self._best(kernel, problem)
-        listed = self.listed(kernel, problem)
-        mixed = [listed[int(i)] for i in rng.permutation(len(listed))]
-        beside = space.neighbors(best) if best is not None else []
-        near = [beside[int(i)] for i in rng.permutation(len(beside))]
+        listed = _shuffled(self.listed(kernel, problem), rng)
+        near_best = _shuffled(space.neighbors(best) if best is not None else [], rng)
         spread = evenly(space, CHUNK, rng)
-        few = CHUNK // 6
-        yield from (("near", c) for c in self._new(kernel, problem, near)[:few])
-        yield from (("spread", c) for c in self._new(kernel, problem, spread)[:few])
-        yield from (("list", c) for c in mixed)
-        yield from (("spread", c) for c in [*spread, *space.sample(4 * up_to, rng)])
+        sixth = CHUNK // 6
+        for config in self._new(kernel, problem, near_best)[:sixth]:
+            yield "near", config
+        for config in self._new(kernel, problem, spread)[:sixth]:
+            yield "spread", config
+        for config in listed:
+            yield "list", config
+        for config in [*spread, *space.sample(4 * wanted, rng)]:
+            yield "spread", config
 
     def _again(self, kernel: Kernel, problem: Problem, turn: int) -> Iterator[Job]:
         """Yield the default again in the first round and every fourth after it."""
-        repeat, rest = divmod(turn, 4)
-        if rest == 0 and repeat < LAST_REPEAT:
+        repeat, rounds_since = divmod(turn, REPEAT_EVERY)
+        if rounds_since == 0 and repeat < N_REPEATS:
             default = kernel.default(problem)
             yield from self._once(Job(kernel, problem, default, "repeat", repeat + 1))
 
     def _once(self, job: Job) -> Iterator[Job]:
+        """Yield a job unless it was yielded or measured before."""
         if job.key in self._seen:
             return
         self._seen.add(job.key)
         if job.repeat == 0:
-            self._rows[job.kernel.name, job.problem] += 1
+            self._n_measured[job.kernel.name, job.problem] += 1
         yield job
 
     def _new(
@@ -229,16 +254,18 @@ class Design:
     ) -> list[Configuration]:
         return [c for c in configs if (kernel.name, problem, c, 0) not in self._seen]
 
-    def _list(self, kernel: Kernel, kind: str) -> tuple[Configuration, ...]:
+    def _list(self, kernel: Kernel, program: str) -> tuple[Configuration, ...]:
         """Return configurations drawn evenly from spaces of problems of all sizes."""
-        alike = [p for p in self.problems[kernel] if _format(p) == kind][:8]
+        same_program = [p for p in self.problems[kernel] if _program(p) == program]
+        problems = same_program[:LIST_PROBLEMS]
+        per_problem = math.ceil(self._size.listed / len(problems))
         rng = np.random.default_rng(self._seed)
-        found: dict[Configuration, None] = {}
-        each = -(-self._size.listed // len(alike))
-        for problem in alike:
-            drawn = evenly(kernel.space(problem), 2 * each, rng)
-            found |= dict.fromkeys([c for c in drawn if c not in found][:each])
-        return tuple(found)[: self._size.listed]
+        listed: dict[Configuration, None] = {}
+        for problem in problems:
+            drawn = evenly(kernel.space(problem), 2 * per_problem, rng)
+            new = [config for config in drawn if config not in listed]
+            listed |= dict.fromkeys(new[:per_problem])
+        return tuple(listed)[: self._size.listed]
 
 
 def evenly(space: SearchSpace, n: int, rng: np.random.Generator) -> list[Configuration]:
@@ -246,21 +273,30 @@ def evenly(space: SearchSpace, n: int, rng: np.random.Generator) -> list[Configu
 
     Distance is the sum over parameters of steps between values, relative to how many there are.
     """
-    drawn = rng.choice(len(space), size=min(CANDIDATES, len(space)), replace=False)
-    counts = np.array([max(len(v) - 1, 1) for v in space.parameters.values()])
-    points = space.codes[drawn] / counts
-    taken = [0]
-    nearest = np.abs(points - points[0]).sum(axis=1)
-    while len(taken) < min(n, len(drawn)):
-        taken.append(int(nearest.argmax()))
-        nearest = np.minimum(nearest, np.abs(points - points[taken[-1]]).sum(axis=1))
-    return [space[int(drawn[i])] for i in taken]
+    candidates = rng.choice(len(space), size=min(CANDIDATES, len(space)), replace=False)
+    n_steps = np.array([max(len(values) - 1, 1) for values in space.parameters.values()])
+    points = space.codes[candidates] / n_steps
+
+    def distances_to(candidate: int) -> np.ndarray:
+        return np.abs(points - points[candidate]).sum(axis=1)
+
+    chosen = [0]
+    to_nearest = distances_to(0)
+    while len(chosen) < min(n, len(candidates)):
+        farthest = int(to_nearest.argmax())
+        chosen.append(farthest)
+        to_nearest = np.minimum(to_nearest, distances_to(farthest))
+    return [space[int(candidates[i])] for i in chosen]
 
 
-def _format(problem: Problem) -> str:
+def _shuffled(configs: list[Configuration], rng: np.random.Generator) -> list[Configuration]:
+    return [configs[i] for i in rng.permutation(len(configs))]
+
+
+def _program(problem: Problem) -> str:
     """Return what decides, with a configuration, which program is compiled."""
-    return str([problem[name] for name in ("dtype", "bits", "head_dim", "norm") if name in problem])
+    return str([problem[name] for name in COMPILED_SIZES if name in problem])
 
 
-def _least_ms(kernel: Kernel, problem: Problem, device: Device) -> float:
+def _roofline_ms(kernel: Kernel, problem: Problem, device: Device) -> float:
     return float(device.roofline_ms(kernel.cost(problem, kernel.default(problem))))

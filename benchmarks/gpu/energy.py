@@ -14,7 +14,9 @@ from stage import labels, markdown
 from foretune.datasets import card, load
 from foretune.datasets.runs import configurations_of, problems_of
 
-TIME, ENERGY, POWER = "counter.window_launch_ms", "energy_mj", "power_w"
+TIME = "counter.window_launch_ms"
+ENERGY = "energy_mj"
+POWER = "power_w"
 COLUMNS = (
     "kernel",
     "problem",
@@ -48,7 +50,9 @@ def report(runs: pd.DataFrame, device: str, least: int) -> str:
     parts = metered(runs, least)
     if not parts:
         return f"no problem has {least} metered configurations"
-    rows, same, extra = [], 0, []
+    rows = []
+    same = 0
+    extra = []
     for part in parts:
         fast, lean, frugal = (part.loc[part[what].idxmin()] for what in (TIME, ENERGY, POWER))
         same += fast.name == lean.name

@@ -54,7 +54,8 @@ KEPT = 0.9
 """Share of the work that all do."""
 CHECKED = 65_536
 """Elements of a result that are checked: checks of all would take a third of a session."""
-SESSION_S, ALONE_S = 2.0, 0.5
+SESSION_S = 2.0
+ALONE_S = 0.5
 """Seconds of rounds in a session of all candidates, and of one."""
 MOST_SESSIONS = 12
 """Maximum number of sessions of a kernel."""
@@ -112,7 +113,8 @@ class GateGemm(Twins, TritonGemm):
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the checked rows of the product in single precision."""
-        a, b = inputs["a"], inputs["b"]
+        a = inputs["a"]
+        b = inputs["b"]
         rows = some_rows(a, columns=b.shape[1])
         return super().reference({"a": rows, "b": b})
 
@@ -213,7 +215,8 @@ class Cell:
         """Return the verifications of the candidates of a gain that the sessions give."""
         from foretune.tune.verifier import LOOKS
 
-        equal, found = self.names(0.0), Verdicts()
+        equal = self.names(0.0)
+        found = Verdicts()
         for number, name in enumerate(self.names(gain)):
             rng = np.random.default_rng([round(1000 * gain), number])
             others = [other for other in equal if other != name]
@@ -229,7 +232,8 @@ class Cell:
 
     def measured_gains(self, gain: float) -> list[float]:
         """Return the share of the time that each candidate saved in each session."""
-        equal, names = self.names(0.0), self.names(gain)
+        equal = self.names(0.0)
+        names = self.names(gain)
         found = []
         for session in self.sessions:
             whole = np.exp(np.mean([np.log(session[name][LOW]) for name in equal]))
@@ -414,7 +418,8 @@ def report(cells: Sequence[Cell]) -> str:
         "rounds",
         "seconds of a session",
     ]
-    lines, totals = [], {gain: Verdicts() for gain in GAINS}
+    lines = []
+    totals = {gain: Verdicts() for gain in GAINS}
     for cell in cells:
         if not cell.sessions or len(cell.names(0.0)) < 3:
             lines.append([cell.kernel.name, *["–"] * (len(columns) - 1)])
@@ -445,7 +450,8 @@ def report(cells: Sequence[Cell]) -> str:
                 f"{np.median(cell.session_s):.1f}",
             ]
         )
-    false, three = totals[0.0], totals[0.03]
+    false = totals[0.0]
+    three = totals[0.03]
     return (
         f"{markdown(columns, lines)}\n"
         f"False wins: {false.wins} of {false.finished} comparisons of equals, {false.open} open. "

@@ -119,7 +119,9 @@ class Side:
             self.command += ["--kernels", *options.kernels]
         if options.compile_only:
             self.command += ["--compile-only"]
-        self.until, self.patient, self.work = until, options.compile_only, options.work
+        self.until = until
+        self.patient = options.compile_only
+        self.work = options.work
         self.process = self._start()
 
     def _start(self) -> "subprocess.Popen[str]":
@@ -174,7 +176,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         if row["side"] != "foretune" or "seconds" not in row:
             continue
-        share, equal = row.get("share"), row.get("equal")
+        share = row.get("share")
+        equal = row.get("equal")
         sizes = " ".join(f"{n}={v}" for n, v in row["problem"].items())
         lines.append(
             [

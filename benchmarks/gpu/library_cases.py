@@ -59,7 +59,8 @@ class Inputs:
 
 
 def _gated_norm(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
-    x, gate = inputs.normal(p["T"], p["D"]), inputs.normal(p["T"], p["D"])
+    x = inputs.normal(p["T"], p["D"])
+    gate = inputs.normal(p["T"], p["D"])
     weight = inputs.normal(p["D"])
 
     def call() -> Outputs:
@@ -76,14 +77,17 @@ def _l2norm(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
 
 def _recompute_w_u(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
     size = (p["B"], p["T"], p["H"])
-    k, v = inputs.normal(*size, p["K"]), inputs.normal(*size, p["V"])
-    beta, a = inputs.normal(*size), inputs.normal(*size, 64)
+    k = inputs.normal(*size, p["K"])
+    v = inputs.normal(*size, p["V"])
+    beta = inputs.normal(*size)
+    a = inputs.normal(*size, 64)
     return lambda: module.recompute_w_u_fwd(k, v, beta, a)
 
 
 def _gla_output(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
     b, t, h, k, v = (p[name] for name in "BTHKV")
-    q, values = inputs.normal(b, t, h, k), inputs.normal(b, t, h, v)
+    q = inputs.normal(b, t, h, k)
+    values = inputs.normal(b, t, h, v)
     gate = -0.1 * inputs.normal(b, t, h, k, dtype=torch.float32).abs()
     scores = inputs.normal(b, t, h, 64)
     states = inputs.normal(b, triton.cdiv(t, 64), h, k, v)
@@ -92,17 +96,25 @@ def _gla_output(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
 
 
 def _dyt(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
-    x, gamma, beta = inputs.normal(p["M"], p["N"]), inputs.normal(p["N"]), inputs.normal(p["N"])
+    x = inputs.normal(p["M"], p["N"])
+    gamma = inputs.normal(p["N"])
+    beta = inputs.normal(p["N"])
     alpha = inputs.normal(1)
     return lambda: (module.liger_dyt_fwd(x, alpha, gamma, beta),)
 
 
 def _moe_up(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
     """Launch Liger's first product of a mixture of experts, as its `LigerFusedMoEFunction` does."""
-    rows, hidden, inner, experts, edge = p["rows"], p["H"], p["I"], p["E"], 64
-    x, weights = inputs.normal(rows, hidden), inputs.normal(experts, 2 * inner, hidden)
+    rows = p["rows"]
+    hidden = p["H"]
+    inner = p["I"]
+    experts = p["E"]
+    edge = 64
+    x = inputs.normal(rows, hidden)
+    weights = inputs.normal(experts, 2 * inner, hidden)
     weights *= hidden**-0.5
-    starts, owners = [0], list[int]()
+    starts = [0]
+    owners = list[int]()
     tiles = list[int]()
     for expert, count in enumerate(inputs.counts(rows, experts)):
         first = range(starts[-1], starts[-1] + count, edge)
@@ -145,17 +157,21 @@ def _moe_up(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
 
 
 def _gems_rms_norm(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
-    x, weight = inputs.normal(p["M"], p["N"]), inputs.normal(p["N"])
+    x = inputs.normal(p["M"], p["N"])
+    weight = inputs.normal(p["N"])
     return lambda: module.rms_norm_forward(x, (p["N"],), weight)
 
 
 def _gems_layer_norm(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
-    x, weight, bias = inputs.normal(p["M"], p["N"]), inputs.normal(p["N"]), inputs.normal(p["N"])
+    x = inputs.normal(p["M"], p["N"])
+    weight = inputs.normal(p["N"])
+    bias = inputs.normal(p["N"])
     return lambda: module.layer_norm(x, (p["N"],), weight, bias)
 
 
 def _gems_softmax_backward(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
-    y, gradient = inputs.normal(p["M"], p["N"]), inputs.normal(p["M"], p["N"])
+    y = inputs.normal(p["M"], p["N"])
+    gradient = inputs.normal(p["M"], p["N"])
     if not inputs.replayed:
         y = torch.softmax(y.float(), 1).to(y.dtype)
     return lambda: (module.softmax_backward(gradient, y, 1, y.dtype),)
@@ -163,7 +179,8 @@ def _gems_softmax_backward(module: Any, p: Sizes, inputs: Inputs) -> Callable[[]
 
 def _unsloth_forward(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
     """Launch Unsloth's grouped GEMM as its `grouped_gemm_forward` does with ``autotune=True``."""
-    x, weights = inputs.normal(p["rows"], p["K"]), inputs.normal(p["E"] * p["N"], p["K"])
+    x = inputs.normal(p["rows"], p["K"])
+    weights = inputs.normal(p["E"] * p["N"], p["K"])
     weights *= p["K"] ** -0.5
     sizes = inputs.integers(inputs.counts(p["rows"], p["E"]))
     y = torch.empty(p["rows"], p["N"], dtype=x.dtype, device=x.device)

@@ -133,7 +133,8 @@ def sampled(output: torch.Tensor) -> torch.Tensor:
 
 def compared(ours: torch.Tensor, theirs: torch.Tensor) -> tuple[float | None, bool]:
     """Return the relative error between two results, and whether they count as equal."""
-    a, b = ours.double(), theirs.double()
+    a = ours.double()
+    b = theirs.double()
     error = float((a - b).norm() / b.norm().clamp_min(1e-30))
     if not math.isfinite(error):
         return None, False

@@ -9,10 +9,11 @@ window are launches of a CUDA graph, with inputs in turn that the last-level cac
 
 import argparse
 import json
+import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,16 @@ REPLAY_MS = 25.0
 """Of work in one graph; two are in the queue, so the device never waits for the host."""
 POLL_S = 0.004
 TAIL_S = 0.15
-MOST_LAUNCHES, LEAST_LAUNCHES = 1000, 4
-MOST_SETS = 32
+MIN_LAUNCHES = 4
+MAX_LAUNCHES = 1000
+MAX_INPUT_SETS = 32
 SPIN_CYCLES = 2_000_000
 REPEATED_SHARE = 0.2
+REFERENCE_SIZES = {"M": 4096, "N": 4096, "K": 4096, "dtype": "fp16", "cache": "warm"}
+DRAWN_PROBLEMS = 6
+"""Problems per kernel without a sweep."""
+DRAWN_CONFIGS = 24
+QUEUED_RUNS = 2
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class Window:
     ticks: int
     seconds: float
     state: dict[str, float]
-    launch_ms: float = float("nan")
+    launch_ms: float = math.nan
 
     def counters(self) -> dict[str, float]:
         """Return what a row of the run table keeps of it."""
@@ -75,7 +82,7 @@ class Window:
             "window_launch_ms": self.launch_ms,
             **self.state,
         }
-        return {name: rounded(value) for name, value in values.items() if value == value}
+        return {n: rounded(value) for n, value in values.items() if not math.isnan(value)}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -101,8 +108,8 @@ def meter_all(options: argparse.Namespace, bench: Any, table: Table, deadline: D
             baselines_s = 2 * (options.idle_s + options.warm_s + TAIL_S)  # they come last, too
             if deadline.left_s < baselines_s:
                 break
-            m, more = meter(job, bench, options, baselines, compiled)
-            table.append(m, job.role, job.repeat, **more)
+            measurement, counters = meter(job, bench, options, baselines, compiled)
+            table.append(measurement, job.role, job.repeat, **counters)
             if bench.device_lost:
                 return True
     finally:
@@ -115,23 +122,25 @@ def plan(options: argparse.Namespace, bench: Any) -> list[Job]:
     """Return all windows in order: each twenty begin with the reference, repeats are mixed in."""
     from foretune.collect.kernels.triton_gemm import TritonGemm
 
+    # Some of the first half are repeated in the second half, among its own.
     chosen = choose(options, bench)
     rng = np.random.default_rng(1)
     half = len(chosen) // 2
-    # repeats are of what comes in the first half, and come in the second, among the others
-    again = rng.permutation(half)[: int(REPEATED_SHARE * len(chosen))]
-    repeats = [Job(j.kernel, j.problem, j.config, "repeat", 1) for j in (chosen[i] for i in again)]
-    rest = [*chosen[half:], *repeats]
-    order = [*chosen[:half], *(rest[int(i)] for i in rng.permutation(len(rest)))]
+    n_repeats = int(REPEATED_SHARE * len(chosen))
+    repeated = [chosen[i] for i in rng.permutation(half)[:n_repeats]]
+    repeats = [Job(job.kernel, job.problem, job.config, "repeat", 1) for job in repeated]
+    second_half = [*chosen[half:], *repeats]
+    order = [*chosen[:half], *(second_half[i] for i in rng.permutation(len(second_half)))]
+
     gemm = TritonGemm()
-    problem = gemm.problem(M=4096, N=4096, K=4096, dtype="fp16", cache="warm")
-    found = []
+    problem = gemm.problem(**REFERENCE_SIZES)
+    windows = []
     for i, job in enumerate(order):
         if i % REFERENCE_EVERY == 0:
-            turn = i // REFERENCE_EVERY
-            found.append(Job(gemm, problem, gemm.default(problem), "reference", turn))
-        found.append(job)
-    return found
+            number = i // REFERENCE_EVERY
+            windows.append(Job(gemm, problem, gemm.default(problem), "reference", number))
+        windows.append(job)
+    return windows
 
 
 def choose(options: argparse.Namespace, bench: Any) -> list[Job]:
@@ -144,27 +153,39 @@ def choose(options: argparse.Namespace, bench: Any) -> list[Job]:
     """
     from design import kernels, problems_of
 
-    known = {kernel.name: kernel for kernel in kernels()}
-    path = options.out / "sweep.parquet"
+    kernel_of_name = {kernel.name: kernel for kernel in kernels()}
+    sweep = options.out / "sweep.parquet"
     rng = np.random.default_rng(0)
-    found: dict[Any, Job] = {}
-    if path.exists():
-        offers = [_of_sweep(known, runs) for runs in _per_problem(path)]
+    if sweep.exists():
+        candidates = [_from_sweep(kernel_of_name, runs) for runs in _per_problem(sweep)]
     else:
-        offers = [
+        candidates = [
             _drawn(kernel, problem, rng)
-            for kernel in known.values()
-            for problem in problems_of(kernel, bench.device, 6)
+            for kernel in kernel_of_name.values()
+            for problem in problems_of(kernel, bench.device, DRAWN_PROBLEMS)
         ]
-    offers = [offers[int(i)] for i in rng.permutation(len(offers))]
-    of_kernel = defaultdict[str, list[_Offer]](list)
-    for offer in offers:
-        of_kernel[offer.jobs[0].kernel.name].append(offer)
-    offers = [offer for some in of_kernel.values() for offer in some[: options.problems]]
-    while len(found) < options.windows and offers:
-        offers = [offer for offer in offers if _take(offer, found, options.windows)]
-    chosen = list(found.values())
-    return [chosen[int(i)] for i in rng.permutation(len(chosen))]
+
+    # Some problems of each kernel, at random.
+    candidates_of_kernel = defaultdict[str, list[_Candidates]](list)
+    for i in rng.permutation(len(candidates)):
+        kernel = candidates[i].jobs[0].kernel
+        candidates_of_kernel[kernel.name].append(candidates[i])
+    remaining: list[_Candidates] = []
+    for of_kernel in candidates_of_kernel.values():
+        remaining += of_kernel[: options.problems]
+
+    # In each turn, every problem that has any left takes one more.
+    chosen: dict[Any, Job] = {}
+    while len(chosen) < options.windows and remaining:
+        took_one = []
+        for of_problem in remaining:
+            job = of_problem.take() if len(chosen) < options.windows else None
+            if job is not None:
+                chosen[job.key] = job
+                took_one.append(of_problem)
+        remaining = took_one
+    jobs = list(chosen.values())
+    return [jobs[i] for i in rng.permutation(len(jobs))]
 
 
 def meter(
@@ -175,27 +196,29 @@ def meter(
     compiled: Any,
 ) -> tuple[Measurement, dict[str, float]]:
     """Return time, power and energy of a configuration, and the counters of its window."""
-    m = bench.run(job, compiled)
-    if not m.ok:
-        return m, {}
+    timed = bench.run(job, compiled)
+    if not timed.ok:
+        return timed, {}
+
+    # A whole number of turns of all input sets, about 25 ms of work.
     launches = [job.kernel.build(job.problem, job.config, inputs) for inputs in _sets(job, bench)]
-    count = int(np.clip(REPLAY_MS / m.time_ms, LEAST_LAUNCHES, MOST_LAUNCHES))
-    count = -(-count // len(launches)) * len(launches)
-    run, graph = bench.rotated(launches, count)
-    window = watch(bench, run, options.window_s, options.warm_s, count)
-    if not window.power_w > 0:  # the counter did not tell: a time without power is kept
-        return m, window.counters() | baselines
+    wanted = int(np.clip(REPLAY_MS / timed.time_ms, MIN_LAUNCHES, MAX_LAUNCHES))
+    n_launches = math.ceil(wanted / len(launches)) * len(launches)
+    run, is_graph = bench.rotated(launches, n_launches)
+    window = watch(bench, run, options.window_s, options.warm_s, n_launches)
+    counters = window.counters() | baselines
+    if not window.power_w > 0:  # the counter did not advance: a time without power is kept
+        return timed, counters
     metered = bench.row(
         job,
-        time_ms=m.time_ms,
-        time_ms_samples=m.time_ms_samples,
-        relative_error=m.relative_error,
+        time_ms=timed.time_ms,
+        time_ms_samples=timed.time_ms_samples,
+        relative_error=timed.relative_error,
         compile_s=compiled.seconds,
         power_w=rounded(window.power_w),
         energy_mj=rounded(window.power_w * window.launch_ms),
     )
-    how = {"graph": float(graph), "input_sets": float(len(launches))}
-    return metered, window.counters() | baselines | how
+    return metered, counters | {"graph": float(is_graph), "input_sets": float(len(launches))}
 
 
 def watch(bench: Any, run: Launch | None, window_s: float, warm_s: float, count: int = 0) -> Window:
@@ -210,42 +233,79 @@ def watch(bench: Any, run: Launch | None, window_s: float, warm_s: float, count:
         warm_s: Warm-up in seconds.
         count: launches in ``run``.
     """
-    begin, ticks, states = bench.now() + warm_s, list[tuple[float, float]](), []
-    end, before, runs = begin + window_s, bench.joules(), 0
-    queued: list[Any] = []
-    first: Any = None
-    last: Any = None
-    while bench.now() < end + TAIL_S:
-        if run is None:
+    begin_s = bench.now() + warm_s
+    end_s = begin_s + window_s
+
+    def is_inside() -> bool:
+        return begin_s <= bench.now() < end_s
+
+    ticks: list[tuple[float, float]] = []
+    states: list[dict[str, float]] = []
+    queue = _Queue(bench, run) if run is not None else None
+    joules_before = bench.joules()
+    while bench.now() < end_s + TAIL_S:
+        # Keep the device busy. If the queue is full, there is time to read the sensors.
+        finished = queue.advance() if queue is not None else None
+        if finished is None:
             bench.sleep(POLL_S)
-        else:
-            while len(queued) < 2:
-                run()
-                queued.append(bench.event())
-                queued[-1].record()
-            if queued[0].query():
-                done = queued.pop(0)
-                if begin <= bench.now() < end:
-                    first, last, runs = first or done, done, runs + 1
-            else:
-                bench.sleep(POLL_S)
+        elif is_inside():
+            queue.count(finished)
         joules = bench.joules()
-        if joules != before and begin <= bench.now() < end:
+        if joules != joules_before and is_inside():
             ticks.append((bench.now(), joules))
             states.append(bench.state(fresh=True))
-        before = joules
+        joules_before = joules
     bench.synchronize()
+
     power_w, error_w = fitted(ticks)
-    launch_ms = first.elapsed_time(last) / ((runs - 1) * count) if runs > 1 else float("nan")
-    seconds = ticks[-1][0] - ticks[0][0] if ticks else 0.0
-    return Window(power_w, error_w, len(ticks), seconds, _summary(states), launch_ms)
+    return Window(
+        power_w=power_w,
+        error_w=error_w,
+        ticks=len(ticks),
+        seconds=ticks[-1][0] - ticks[0][0] if ticks else 0.0,
+        state=_summary(states),
+        launch_ms=queue.run_ms() / count if queue is not None else math.nan,
+    )
+
+
+class _Queue:
+    """Runs that wait on the device, so that it never waits for the host."""
+
+    def __init__(self, bench: Any, run: Launch) -> None:
+        self._bench = bench
+        self._run = run
+        self._waiting: list[Any] = []
+        self._first: Any = None
+        self._last: Any = None
+        self._n_counted = 0
+
+    def advance(self) -> Any:
+        """Fill the queue, and return the event of a run that has ended; None if none has."""
+        while len(self._waiting) < QUEUED_RUNS:
+            self._run()
+            event = self._bench.event()
+            event.record()
+            self._waiting.append(event)
+        return self._waiting.pop(0) if self._waiting[0].query() else None
+
+    def count(self, finished: Any) -> None:
+        """Count a run of the window, given the event of its end."""
+        self._first = self._first or finished
+        self._last = finished
+        self._n_counted += 1
+
+    def run_ms(self) -> float:
+        """Return the mean time of the counted runs, without the first; NaN with fewer than two."""
+        if self._n_counted < 2:
+            return math.nan
+        return float(self._first.elapsed_time(self._last) / (self._n_counted - 1))
 
 
 def fitted(ticks: list[tuple[float, float]]) -> tuple[float, float]:
     """Return power in watts, the slope of joules over seconds, and its standard error."""
     power_w = slope_w(ticks)
     if len(ticks) < 3:
-        return power_w, float("nan")
+        return power_w, math.nan
     seconds, joules = np.array(ticks).T
     seconds = seconds - seconds.mean()
     residual = joules - joules.mean() - power_w * seconds
@@ -259,16 +319,24 @@ def measure_baselines(options: argparse.Namespace, bench: Any) -> dict[str, floa
 
     bench.synchronize()
     spin = bench.call(lambda: torch.cuda._sleep(SPIN_CYCLES), 1.0)  # about a millisecond
-    idle = watch(bench, None, options.idle_s, options.warm_s)
-    spins = lambda: [spin() for _ in range(int(REPLAY_MS))]  # noqa: E731
-    spinning = watch(bench, spins, options.idle_s, options.warm_s, 1)
+
+    def spin_for_a_replay() -> None:
+        for _ in range(int(REPLAY_MS)):
+            spin()
+
+    windows = {
+        "idle": watch(bench, None, options.idle_s, options.warm_s),
+        "spin": watch(bench, spin_for_a_replay, options.idle_s, options.warm_s, count=1),
+    }
     path = options.out / "power-baselines.jsonl"
+    baselines = {}
     with path.open("a", encoding="utf-8") as file:
-        for name, window in (("idle", idle), ("spin", spinning)):
+        for name, window in windows.items():
             row = {"what": name, "power_w": window.power_w, **window.counters()}
             file.write(json.dumps(row) + "\n")
-    found = {"idle_w": rounded(idle.power_w), "spin_w": rounded(spinning.power_w)}
-    return {name: watts for name, watts in found.items() if watts == watts}
+            if not math.isnan(window.power_w):
+                baselines[f"{name}_w"] = rounded(window.power_w)
+    return baselines
 
 
 def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
@@ -277,113 +345,138 @@ def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
     if not len(runs) or not runs["power_w"].notna().any():
         return "no power was metered: give it more --minutes, or a driver that counts energy"
     metered = runs[runs["power_w"].notna()]
+    is_reference = metered["role"] == "reference"
     rows = []
-    for kernel, of_kernel in metered[metered["role"] != "reference"].groupby("kernel"):
-        error = 100 * of_kernel["counter.power_error_w"] / of_kernel["power_w"]
+    for kernel, windows in metered[~is_reference].groupby("kernel"):
+        power_w = windows["power_w"]
+        error_percent = 100 * windows["counter.power_error_w"] / power_w
+        is_throttled = windows.get("counter.throttle_reasons", 0) > 1
         rows.append(
             [
                 str(kernel),
-                str(len(of_kernel)),
-                medians(of_kernel["power_w"], "{:.0f}"),
-                f"{of_kernel['power_w'].min():.0f}–{of_kernel['power_w'].max():.0f}",
-                medians(error, "{:.2f}"),
-                noise(of_kernel, "power_w"),
-                str(int((of_kernel.get("counter.throttle_reasons", 0) > 1).sum())),
+                str(len(windows)),
+                medians(power_w, "{:.0f}"),
+                f"{power_w.min():.0f}–{power_w.max():.0f}",
+                medians(error_percent, "{:.2f}"),
+                noise(windows, "power_w"),
+                str(int(is_throttled.sum())),
             ]
         )
-    reference = metered[metered["role"] == "reference"]["power_w"]
-    spread = 100 * (reference.max() / reference.min() - 1) if len(reference) else float("nan")
-    base = metered.iloc[-1]
     columns = ["kernel", "windows", "power, W", "range", "fit error, %", "repeats, %", "throttled"]
+
+    reference_w = metered.loc[is_reference, "power_w"]
+    spread = math.nan
+    if len(reference_w):
+        spread = 100 * (reference_w.max() / reference_w.min() - 1)
+    newest = metered.iloc[-1]
+    idle_w = newest.get("counter.idle_w", math.nan)
+    spin_w = newest.get("counter.spin_w", math.nan)
     return (
-        f"{bench.device.name}; {bench.source}; idle {base.get('counter.idle_w', float('nan')):.0f}"
-        f" W, spin {base.get('counter.spin_w', float('nan')):.0f} W; reference in "
-        f"{len(reference)} windows, largest over least {spread:.2f} %\n\n{markdown(columns, rows)}"
+        f"{bench.device.name}; {bench.source}; idle {idle_w:.0f} W, spin {spin_w:.0f} W; reference "
+        f"in {len(reference_w)} windows, largest over least {spread:.2f} %\n\n"
+        f"{markdown(columns, rows)}"
     )
 
 
 def _sets(job: Job, bench: Any) -> Iterator[Any]:
     """Yield inputs in turn: as many sets as are twice the last-level cache."""
-    cost = job.kernel.cost(job.problem, job.config)
-    cache = 1024 * bench.device.specs.get("l2_kib", 65536.0)
-    sets = int(np.clip(np.ceil(2 * cache / float(cost.bytes_moved)), 1, MOST_SETS))
     yield bench.prepared(job.kernel, job.problem).inputs
     if job.problem.get("cache") == "warm":
         return
-    for seed in range(1, sets):
+    set_bytes = float(job.kernel.cost(job.problem, job.config).bytes_moved)
+    cache_bytes = 1024 * bench.device.specs.get("l2_kib", 65536.0)
+    n_sets = int(np.clip(np.ceil(2 * cache_bytes / set_bytes), 1, MAX_INPUT_SETS))
+    for seed in range(1, n_sets):
         yield bench.inputs(job.kernel, job.problem, seed)
 
 
 def _summary(states: list[dict[str, float]]) -> dict[str, float]:
-    """Return means of what the sensors said; of throttle reasons, all bits that were set."""
+    """Return means of the sensors' values; of throttle reasons, all bits that were set."""
     if not states:
         return {}
     names = set.intersection(*(set(state) for state in states))
-    found = {n: float(np.mean([s[n] for s in states])) for n in sorted(names)}
-    if "throttle_reasons" in found:
-        bits = np.bitwise_or.reduce([int(s["throttle_reasons"]) for s in states])
-        found["throttle_reasons"] = float(bits)
-    return found
+    summary = {name: float(np.mean([state[name] for state in states])) for name in sorted(names)}
+    if "throttle_reasons" in summary:
+        bits = np.bitwise_or.reduce([int(state["throttle_reasons"]) for state in states])
+        summary["throttle_reasons"] = float(bits)
+    return summary
 
 
 def _per_problem(path: Any) -> list[pd.DataFrame]:
     """Return the first rows that are ok, per problem, with their share of the best."""
     from foretune.datasets import read_runs
 
-    runs = read_runs(path)
-    runs = runs[(runs["status"] == "ok") & (runs["counter.repeat"] == 0)]
-    runs = runs.assign(share=share_of_best(runs)).reset_index(drop=True)
-    return [part for _, part in runs.groupby(labels(runs, "problem"))]
+    all_runs = read_runs(path)
+    is_first = (all_runs["status"] == "ok") & (all_runs["counter.repeat"] == 0)
+    runs = all_runs[is_first]
+    with_share = runs.assign(share=share_of_best(runs)).reset_index(drop=True)
+    return [rows for _, rows in with_share.groupby(labels(with_share, "problem"))]
 
 
 @dataclass
-class _Offer:
-    """Configurations of a problem that may be metered, with a place of each among all."""
+class _Candidates:
+    """Configurations of a problem that may be metered.
+
+    Attributes:
+        jobs: one per configuration.
+        points: a point per job; far points are unlike configurations.
+        first: indices of the jobs that are taken before others.
+        taken: indices of the jobs that were taken, in order.
+    """
 
     jobs: list[Job]
-    places: np.ndarray
+    points: np.ndarray
     first: list[int]
-    taken: list[int]
+    taken: list[int] = field(default_factory=list)
+
+    def take(self) -> Job | None:
+        """Return one more job, the farthest from all that were taken; None if none is left."""
+        remaining = [i for i in range(len(self.jobs)) if i not in self.taken]
+        if not remaining:
+            return None
+        first = [i for i in self.first if i in remaining]
+        if first:
+            chosen = first[0]
+        elif self.taken:
+            chosen = max(remaining, key=self._distance_to_taken)
+        else:
+            chosen = remaining[0]
+        self.taken.append(chosen)
+        return self.jobs[chosen]
+
+    def _distance_to_taken(self, index: int) -> float:
+        distances = np.abs(self.points[self.taken] - self.points[index]).sum(axis=1)
+        return float(distances.min())
 
 
-def _of_sweep(known: dict[str, Any], runs: pd.DataFrame) -> _Offer:
+def _from_sweep(kernel_of_name: dict[str, Any], runs: pd.DataFrame) -> _Candidates:
+    """Return the configurations that a sweep measured; the default and the fastest go first."""
     from foretune.datasets import to_measurements
 
     measured: list[Measurement] = to_measurements(runs)
-    jobs = [Job(known[m.kernel], m.problem, m.config, "design") for m in measured]
-    share = runs["share"].to_numpy()
-    knobs = runs.filter(like="config.").apply(lambda c: pd.factorize(c, sort=False)[0])
-    scaled = knobs / knobs.max().clip(lower=1)
+    jobs = [Job(kernel_of_name[m.kernel], m.problem, m.config, "design") for m in measured]
+
     # Half of the distance between two configurations is their difference in speed. Speeds below
     # half of the best count as equal.
-    places = np.column_stack([scaled, len(knobs.columns) * np.clip(share, 0.5, 1)])
-    default = np.flatnonzero(runs["role"].to_numpy() == "default")[:1]
-    return _Offer(jobs, places, [int(share.argmax()), *map(int, default)], [])
+    knobs = runs.filter(like="config.").apply(lambda column: pd.factorize(column, sort=False)[0])
+    scaled_knobs = knobs / knobs.max().clip(lower=1)
+    share = runs["share"].to_numpy()
+    points = np.column_stack([scaled_knobs, len(knobs.columns) * np.clip(share, 0.5, 1)])
+
+    defaults = np.flatnonzero(runs["role"].to_numpy() == "default")[:1]
+    first = [int(share.argmax()), *map(int, defaults)]
+    return _Candidates(jobs, points, first)
 
 
-def _drawn(kernel: Any, problem: Any, rng: np.random.Generator) -> _Offer:
+def _drawn(kernel: Any, problem: Any, rng: np.random.Generator) -> _Candidates:
+    """Return the default and configurations drawn evenly, in this order."""
     from design import evenly
 
-    configs = list(
-        dict.fromkeys([kernel.default(problem), *evenly(kernel.space(problem), 24, rng)])
-    )
+    drawn = evenly(kernel.space(problem), DRAWN_CONFIGS, rng)
+    configs = dict.fromkeys([kernel.default(problem), *drawn])
     jobs = [Job(kernel, problem, config, "design") for config in configs]
-    return _Offer(jobs, np.arange(len(jobs), dtype=float)[:, None], [0], [])
-
-
-def _take(offer: _Offer, found: dict[Any, Job], at_most: int) -> bool:
-    """Take one more configuration of a problem; return whether it has any left."""
-    left = [i for i in range(len(offer.jobs)) if i not in offer.taken]
-    if not left or len(found) >= at_most:
-        return False
-    fresh = [i for i in offer.first if i in left]
-    distance: Callable[[int], float] = lambda i: min(  # noqa: E731
-        float(np.abs(offer.places[i] - offer.places[j]).sum()) for j in offer.taken
-    )
-    pick = fresh[0] if fresh else max(left, key=distance) if offer.taken else left[0]
-    offer.taken.append(pick)
-    found[offer.jobs[pick].key] = offer.jobs[pick]
-    return True
+    points = np.arange(len(jobs), dtype=float)[:, None]
+    return _Candidates(jobs, points, first=[0])
 
 
 if __name__ == "__main__":

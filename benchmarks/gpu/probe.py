@@ -27,7 +27,8 @@ COPIED_BYTES = 2**31
 L2_BYTES = 2**24
 """Copied within the cache: with what is written it is a part of any large GPU's."""
 SMALL_LAUNCHES = 200
-SAMPLES, WARM = 15, 5
+SAMPLES = 15
+WARM = 5
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ def measured(probe: Probe, bench: Any) -> float:
 
 def _queued_ms(launch: Launch, bench: Any, calls: int) -> float:
     """Return milliseconds per call between two events."""
-    start, end = bench.event(), bench.event()
+    start = bench.event()
+    end = bench.event()
     start.record()
     for _ in range(calls):
         launch()
@@ -151,7 +153,8 @@ def _product(dtype: str) -> Launch:
             x, y.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True
         )
     kind = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
-    x, y = a.to(kind), b.to(kind)
+    x = a.to(kind)
+    y = b.to(kind)
     out = torch.empty_like(x)
     return lambda: torch.matmul(x, y.t(), out=out)
 

@@ -25,7 +25,9 @@ from foretune.device import find_device
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem
 
-IDLE_W, BUSY_W, TICK_S = 76.0, 520.0, 0.1
+IDLE_W = 76.0
+BUSY_W = 520.0
+TICK_S = 0.1
 """Watts of the made-up board, and seconds between two ticks of its energy counter."""
 
 
@@ -128,7 +130,9 @@ class ReplayNvml:
     class NVMLError(Exception):
         """What the driver raises."""
 
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_CLOCK_SM = 1
+    NVML_CLOCK_MEM = 2
+    NVML_TEMPERATURE_GPU = 0
 
     def __init__(self, bench: ReplayBench) -> None:
         self._bench = bench

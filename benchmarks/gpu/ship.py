@@ -130,7 +130,8 @@ def about_power(table: pd.DataFrame) -> str:
     rows = table[table["power_w"].notna()] if "power_w" in table else table.iloc[:0]
     if rows.empty:
         return "No power was metered."
-    window, ticks = rows["counter.window_s"].median(), rows["counter.ticks"].median()
+    window = rows["counter.window_s"].median()
+    ticks = rows["counter.ticks"].median()
     error = (100 * rows["counter.power_error_w"] / rows["power_w"]).median()
     idle = rows["counter.idle_w"].dropna()
     return (

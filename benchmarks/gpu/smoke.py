@@ -77,7 +77,8 @@ def main() -> None:
 
 def perform(run: Run) -> None:
     """Run an item, and write down that it came to its end."""
-    run.start, programs = time.monotonic(), Counter[bool]()
+    run.start = time.monotonic()
+    programs = Counter[bool]()
     triton.knobs.compilation.listener = lambda **now: programs.update([bool(now["cache_hit"])])
     with run.checking("all"):
         if REAL or ITEMS[run.item].replayed:
@@ -106,7 +107,8 @@ def replay(options: argparse.Namespace, folder: Path) -> None:
     from replay_driver import ReplayDriver
 
     driver: Any = ReplayDriver(lambda launch: 0.1, device=options.device, compile=True)
-    interface, real = driver.device_interface, triton_gemm.device_limits
+    interface = driver.device_interface
+    real = triton_gemm.device_limits
     limits = triton_gemm.Limits(
         shared_bytes=interface.target.limits.shared_bytes_per_cta,
         threads=32,
@@ -199,7 +201,8 @@ def kill(process: Any) -> None:
 
 def report(options: argparse.Namespace) -> str:
     """Return a table of items, and every row that is not right."""
-    table, details = [], []
+    table = []
+    details = []
     for name in options.items:
         rows = rows_of(options.out, name)
         checks = [r for r in rows if r["what"] != "end"]

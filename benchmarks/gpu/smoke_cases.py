@@ -28,7 +28,8 @@ TMA = triton_gemm_tma.TritonGemmTma()
 GROUPED = triton_grouped_gemm.TritonGroupedGemm()
 ATTENTION = triton_attention.TritonAttention()
 ATTENTION_TMA = triton_attention_tma.TritonAttentionTma()
-SOFTMAX, NORM = triton_softmax.TritonSoftmax(), triton_norm.TritonNorm()
+SOFTMAX = triton_softmax.TritonSoftmax()
+NORM = triton_norm.TritonNorm()
 
 SQUARE = {"M": 2048, "N": 2048, "K": 2048}
 ODD = {"M": 1000, "N": 1500, "K": 700}
@@ -135,8 +136,10 @@ class Case:
 
     def tuned(self, **options: Any) -> tuple[Call, Any, list[triton.Config]]:
         """Return a call, the decorated kernel, and a list that collects measured configurations."""
-        call, tuner = self.make(), self.decorated(foretune.autotune, **options)
-        measured, bench = list[triton.Config](), tuner._bench
+        call = self.make()
+        tuner = self.decorated(foretune.autotune, **options)
+        measured = list[triton.Config]()
+        bench = tuner._bench
 
         def noted(*args: Any, config: triton.Config, **named: Any) -> Any:
             measured.append(config)
@@ -160,7 +163,8 @@ ELEMENTS = 5_000_000
 
 def _elementwise() -> Call:
     x, y = torch.randn(2, ELEMENTS, device="cuda" if REAL else "meta")
-    out, right = torch.empty_like(x), None
+    out = torch.empty_like(x)
+    right = None
     if REAL:
         right = torch.nn.functional.gelu(x.double(), approximate="tanh") + y.double()
 

@@ -20,7 +20,8 @@ def inductor(run: Run) -> None:
     settings.max_autotune_gemm_backends = "TRITON,ATEN"
     settings.benchmark_epilogue_fusion = False
     settings.fx_graph_cache = False
-    lists, shorten = list[tuple[int, int]](), InductorChooser.shorten
+    lists = list[tuple[int, int]]()
+    shorten = InductorChooser.shorten
 
     def noted(self: InductorChooser, choices: list[Any]) -> list[Any]:
         few = shorten(self, choices)
@@ -68,7 +69,8 @@ def cuda_source(run: Run) -> None:
 
     n = 4_000_000
     a, b = np.random.default_rng(0).random((2, n), dtype=np.float32)
-    arguments, knobs = [np.zeros_like(a), a, b, np.int32(n)], {"block_size_x": [32, 64, 128, 256]}
+    arguments = [np.zeros_like(a), a, b, np.int32(n)]
+    knobs = {"block_size_x": [32, 64, 128, 256]}
     answer = [a + b, None, None, None]
     with run.checking("tune_kernel"):
         best = foretune.tune_kernel(

@@ -22,7 +22,8 @@ def power(run: Run) -> None:
     from foretune.collect.power import find_meter, measure_power
 
     pynvml.nvmlInit()
-    handle, visible = visible_gpus(pynvml)[0], os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    handle = visible_gpus(pynvml)[0]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     same = pynvml.nvmlDeviceGetUUID(handle) == f"GPU-{torch.cuda.get_device_properties(0).uuid}"
     meter = find_meter("gpu", 0)
     assert meter is not None, "no meter"

@@ -43,7 +43,9 @@ def kernels(run: Run) -> None:
 
 
 LAUNCHES = (1, 2, 4, 8, 32)
-SLACK_SHARE, SLACK_MS, GAP_MS = 0.10, 0.003, 0.001
+SLACK_SHARE = 0.10
+SLACK_MS = 0.003
+GAP_MS = 0.001
 """A stream's kernels have a longer gap between them than a graph's."""
 
 
@@ -81,7 +83,8 @@ def _compare_times(run: Run, name: str, launch: Launch, kernels: int, timer: Any
     _repeat(launch, 3)
     torch.cuda.synchronize()
     events = statistics.median(timer.sample_ms(launch, 1) for _ in range(30))
-    online, host_s = [], 0.0
+    online = []
+    host_s = 0.0
     for _ in range(15):
         event = EventTimer(host_s)
         event.start()

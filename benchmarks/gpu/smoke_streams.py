@@ -34,7 +34,8 @@ def capture(run: Run) -> None:
             call, tuner, measured = CASES[name].tuned(store=run.store(f"capture-{name}"))
             with capturing(run) as replay:
                 call.launch(tuner)
-            during, errors = len(measured), []
+            during = len(measured)
+            errors = []
             for again in (replay, replay, partial(call.launch, tuner)):
                 call.spoil()
                 again()
@@ -58,7 +59,8 @@ def other_stream(run: Run) -> None:
                 call.launch(tuner)
                 run.check(name, bool(measured), f"{len(measured)} measured")
                 continue
-            stream, x = torch.cuda.Stream(), call.args[0]
+            stream = torch.cuda.Stream()
+            x = call.args[0]
             late = x.clone()
             x.zero_()
             call.spoil()
@@ -67,7 +69,8 @@ def other_stream(run: Run) -> None:
                 torch.cuda._sleep(60_000_000)
                 x.copy_(late)
                 call.launch(tuner)
-            error, alone = call.error(), streams == {stream.cuda_stream}
+            error = call.error()
+            alone = streams == {stream.cuda_stream}
             run.check(
                 name,
                 error <= call.limit and alone and bool(measured),
@@ -79,7 +82,9 @@ def other_stream(run: Run) -> None:
 @contextmanager
 def _streams() -> Iterator[set[int]]:
     """Collect the streams that this thread launches in."""
-    driver, thread, seen = triton.runtime.driver.active, threading.get_ident(), set[int]()
+    driver = triton.runtime.driver.active
+    thread = threading.get_ident()
+    seen = set[int]()
     before = driver.get_current_stream
 
     def noted(device: Any) -> int:

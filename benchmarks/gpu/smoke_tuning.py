@@ -89,7 +89,8 @@ MOST_OF_OUTPUT = 3.0
 def check_memory(run: Run) -> None:
     """Compare the most memory that tuning takes with and without a check of outputs."""
     with run.checking("memory"):
-        peaks, errors = [], []
+        peaks = []
+        errors = []
         for check in (None, 1e-2) if REAL else (None, None):
             bench = _events_bench if REAL else None
             call, tuner, _ = CASES["gemm"].tuned(store=False, check=check, budget=3, do_bench=bench)
@@ -126,7 +127,8 @@ def _events_bench(call: Callable[[], Any], quantiles: Any) -> list[float]:
     return [sorted(times)[round(q * 9)] for q in quantiles]
 
 
-MOST_CALLS, MOST_ONLINE_S = 3000, 10.0
+MOST_CALLS = 3000
+MOST_ONLINE_S = 10.0
 
 
 def modes(run: Run) -> None:
@@ -141,7 +143,9 @@ def modes(run: Run) -> None:
             continue
         with run.checking(name):
             call, tuner, _ = CASES["softmax"].tuned(store=run.store(f"mode-{name}"), **given)
-            start, calls, errors = time.monotonic(), 0, []
+            start = time.monotonic()
+            calls = 0
+            errors = []
             while calls < MOST_CALLS and time.monotonic() - start < MOST_ONLINE_S:
                 call.launch(tuner)
                 calls += 1

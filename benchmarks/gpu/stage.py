@@ -134,7 +134,8 @@ class Table:
     """
 
     def __init__(self, path: Path, device: Device) -> None:
-        self.path, self.new = path, 0
+        self.path = path
+        self.new = 0
         self.done: set[Key] = set()
         self._device = device
         path.parent.mkdir(parents=True, exist_ok=True)

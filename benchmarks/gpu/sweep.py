@@ -31,7 +31,9 @@ def main(argv: list[str] | None = None) -> None:
 def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadline) -> bool:
     """Measure what is left; return whether a launch broke the device's context."""
     design, bests = _design(options, bench, table)
-    start, first, waited = time.monotonic(), table.new, 0.0
+    start = time.monotonic()
+    first = table.new
+    waited = 0.0
     jobs = bench.compiled(design.jobs(), options.compilers)
     try:
         while not deadline.over:

@@ -35,7 +35,8 @@ def verify(options: argparse.Namespace, bench: Any, table: Table, deadline: Dead
     if not (options.out / "sweep.parquet").exists():
         raise SystemExit(f"{options.out} holds no sweep.parquet: run sweep.py first")
     jobs = [job for race in plan(options) if race[-1].key not in table.done for job in race]
-    ahead, race = bench.compiled(jobs, options.compilers), list[Job]()
+    ahead = bench.compiled(jobs, options.compilers)
+    race = list[Job]()
     try:
         for job, compiled in ahead:
             if not compiled.error:
@@ -54,7 +55,8 @@ def verify(options: argparse.Namespace, bench: Any, table: Table, deadline: Dead
 
 def _race(options: argparse.Namespace, bench: Any, table: Table, jobs: list[Job]) -> None:
     """Race a problem's configurations and the library, and write rows, the default's last."""
-    kernel, problem = jobs[0].kernel, jobs[0].problem
+    kernel = jobs[0].kernel
+    problem = jobs[0].problem
     try:
         box_s = 0.0 if bench.replayed else options.box_s
         configs = [job.config for job in jobs]

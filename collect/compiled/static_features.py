@@ -57,11 +57,16 @@ _SHT_NOBITS = 8
 """Type of ELF sections without bytes in the file."""
 _FOUR_BYTES = 0x04
 """Format of attributes whose value follows; other formats hold it in the size field."""
-_REGISTERS, _FRAME, _STACK = 0x2F, 0x11, 0x12
+_REGISTERS = 0x2F
+_FRAME = 0x11
+_STACK = 0x12
 """Attributes of a function: registers, stack frame, stack including its callees."""
-_OPCODE_MASK, _LOCAL_LOAD, _LOCAL_STORE = 0x1FF, 0x183, 0x187
+_OPCODE_MASK = 0x1FF
+_LOCAL_LOAD = 0x183
+_LOCAL_STORE = 0x187
 """The bits that hold the opcode, and the opcodes of accesses to thread-local memory."""
-_WIDTH_SHIFT, _WIDTH_MASK = 9, 7
+_WIDTH_SHIFT = 9
+_WIDTH_MASK = 7
 _WIDTHS = np.array([1, 1, 2, 2, 4, 8, 16, 32])
 """Bytes per thread by the width field (bits 73-75) of a load or store."""
 

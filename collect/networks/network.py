@@ -61,7 +61,8 @@ def network_of(
         raise UsageError(f"{name} has no example inputs: export it with torch.export.export")
     args, kwargs = program.example_inputs
     if not isinstance(kwargs, dict):
-        args, kwargs = program.example_inputs, {}
+        args = program.example_inputs
+        kwargs = {}
 
     # Run the graph on tensors without data, and record its calls.
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:

@@ -16,7 +16,8 @@ PRODUCTS = ("linear", "addmm", "mm", "bmm", "baddbmm", "matmul")
 CONVOLUTIONS = ("conv1d", "conv2d")
 NORMS = ("layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm")
 ATTENTION = "scaled_dot_product_attention"
-VIEW, HOST = "view", "host"
+VIEW = "view"
+HOST = "host"
 """Kernels of operators that move no data, and of Python's work around all operators."""
 FORMATS = {
     torch.float32: "fp32",

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.models.predictor import Predictor
 
-AUTO, NONE = "auto", "none"
+AUTO = "auto"
+NONE = "none"
 """What a user may write instead of a predictor: the shipped one if it fits, or none at all."""
 
 

@@ -70,7 +70,8 @@ def read_predictor(source: PredictorSource) -> "Predictor":
         raise UsageError(f"predictor {str(source)!r} cannot be used here: name a {SOURCE_KINDS}")
     if not isinstance(source, (str, os.PathLike)):
         raise UsageError(f"predictor is {source!r}: give a Predictor, or name a {SOURCE_KINDS}")
-    name, found = str(source), None
+    name = str(source)
+    found = None
     if name.startswith(MLFLOW_PREFIXES):
         found = read_model(name)
     elif Path(name).is_dir() or not (is_code_location(name) or name.endswith((".onnx", *PICKLES))):

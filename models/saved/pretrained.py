@@ -52,7 +52,8 @@ class Pretrained:
         """Return the differences from that code and device, the most serious last."""
         found = []
         for spec in IDENTITY_SPECS:
-            size, mine = self.specs.get(spec), device.specs.get(spec)
+            size = self.specs.get(spec)
+            mine = device.specs.get(spec)
             if size is not None and mine is not None and size != mine:
                 found.append(f"{self.table} is for {size:g} {spec}, this device has {mine:g}")
         here = (device.name, device.architecture)

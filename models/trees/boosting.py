@@ -30,7 +30,8 @@ class BoostingModel(Regressor):
 
     def quick(self) -> Self:
         """Return a model with a third of the trees and three times the learning rate."""
-        rounds, rate = max(1, self.rounds // 3), min(1.0, 3.0 * self.rate)
+        rounds = max(1, self.rounds // 3)
+        rate = min(1.0, 3.0 * self.rate)
         return super().quick().set_params(rounds=rounds, rate=rate)
 
     def _fit(self, X: np.ndarray, y: np.ndarray) -> None:

@@ -61,7 +61,10 @@ class ForestModel(Regressor):
         from sklearn.tree._tree import NODE_DTYPE, Tree
 
         data = read_arrays(path)
-        model, columns, sizes, value = cls(), int(data["columns"]), data["sizes"], data["value"]
+        model = cls()
+        columns = int(data["columns"])
+        sizes = data["sizes"]
+        value = data["value"]
         fields = require_fields(data, {name: NODE_DTYPE[name] for name in NODE_FIELDS})
         nodes = np.zeros(len(fields["feature"]), dtype=NODE_DTYPE)
         for name, of_nodes in fields.items():

@@ -45,7 +45,8 @@ def predict_in_chunks(rows: int, predict: Callable[[slice], np.ndarray]) -> np.n
     """Apply ``predict`` to chunks on all cores, to bound memory; join the results by column."""
     chunks = -(-max(rows, 1) // CHUNK_ROWS)
     ends = [rows * (i + 1) // chunks for i in range(chunks)]
-    parts, threads = list(map(slice, [0, *ends[:-1]], ends)), min(available_cores(), chunks)
+    parts = list(map(slice, [0, *ends[:-1]], ends))
+    threads = min(available_cores(), chunks)
     if chunks == 1:
         return predict(parts[0])
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:

@@ -11,13 +11,22 @@ from foretune.features.roofline import row_roofline_ms
 from foretune.models.neighbors import INTERPOLATION, NeighborIndex
 from foretune.models.splits import group_columns
 from foretune.models.targets import Target, TargetScale
+from foretune.models.validation.simple_models import (
+    LAW_AND_TREES,
+    LOG_LINEAR,
+    MEDIAN,
+    predict_simple,
+)
 
+SIMPLE = (LOG_LINEAR, LAW_AND_TREES, MEDIAN)
+"""Simple models that know only the columns."""
 BASELINES = (
     "roofline",
     "calibrated roofline",
     "problem median",
     "nearest neighbor",
     "grid interpolation",
+    *SIMPLE,
 )
 MAX_NEIGHBOR_ROWS = 20_000
 
@@ -45,8 +54,10 @@ def predict_baselines(
     log_ratio = log_target - known_unit
     calibrated = np.full(len(test), np.median(log_ratio))
     roofline_ms = row_roofline_ms(family, test)
-    found = {}
+    found = predict_simple(target, known, test, [name for name in names if name in SIMPLE])
     for name in names:
+        if name in SIMPLE:
+            continue
         if name == "roofline":
             found[name] = roofline_ms if target == "time_ms" else np.full(len(test), np.nan)
             continue

@@ -4,7 +4,6 @@ Every fold fits a new predictor on the measurements of the other folds, interval
 scored next to baselines (`foretune.models.validation.baselines`).
 """
 
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from foretune.models.splits import DEFAULT_SPLITS, Split, fold_of_rows
 from foretune.models.targets import MIN_ROWS, Target, measured_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
+from foretune.models.validation.weakness import weakness_of
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """Split -> model or baseline -> metric -> value."""
@@ -73,22 +73,11 @@ class Validation:
 
     @property
     def weakness(self) -> str:
-        """A sentence if a baseline predicts held-out problems as well as the model; else empty."""
-        scores_of_first_target: Scores = next(iter(self.scores.values()), {})
-        scores = scores_of_first_target.get("grouped", {})
-        errors = {name: metrics.get("median_ape", math.nan) for name, metrics in scores.items()}
-        if len(errors) < 2:  # no baseline
-            return ""
-
-        model, *baselines = errors  # the model's own score comes first
-        best = min(baselines, key=lambda name: errors[name])
-        if errors[model] < errors[best]:
-            return ""
-        return (
-            f"The predictor is no better than {best} on held-out problems: median error "
-            f"{100 * errors[model]:.1f} % against {100 * errors[best]:.1f} %. "
-            "Train it on more problems."
-        )
+        """Sentences on targets whose predictor is not worth having, see `weakness_of`; or empty."""
+        sentences = [
+            weakness_of(target, scores.get("grouped", {})) for target, scores in self.scores.items()
+        ]
+        return " ".join(filter(None, sentences))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ There are three checks, each at significance 5 %:
 - repeats: runs that were also in training should take as long as before.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -26,9 +27,12 @@ from foretune.models.splits import task_numbers
 from foretune.models.targets import Target, measured_rows, present_targets, usable_rows
 from foretune.values import percent
 
-SIGNIFICANCE = 0.05  # probability that a check fails without drift
-MIN_BIAS = 0.02  # a smaller shift is not worth retraining, even if significant
-MIN_REPEATS = 6  # fewer have no 95 % interval of their median
+SIGNIFICANCE = 0.05
+"""Probability that a check fails without drift."""
+MIN_BIAS = 0.02
+"""A smaller shift is not worth retraining, even if significant."""
+MIN_REPEATS = 6
+"""Fewer have no 95 % interval of their median."""
 _MEDIAN_SD = np.sqrt(np.pi / 2)
 """Standard deviation of a median over that of a mean, for normal errors."""
 
@@ -74,73 +78,125 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
     are slower than predicted, even without drift. Raises RunTableError if a row is impossible,
     PredictorError if the runs are of another kernel, or fewer than five succeeded.
     """
-    fresh = validate(fresh).reset_index(drop=True)
-    predictor.require_same_kernel(fresh)
-    fresh = newest_runs(drop_implausible(predictor.features_.family, fresh)).reset_index(drop=True)
-    present = present_targets(fresh)
-    known = [t for t in predictor.targets_ if t in present] or list(predictor.targets_)
-    return {t: _drift(predictor, usable_rows(t, fresh), t) for t in known}
+    valid = validate(fresh).reset_index(drop=True)
+    predictor.require_same_kernel(valid)
+    plausible = drop_implausible(predictor.declared_family, valid)
+    newest = newest_runs(plausible).reset_index(drop=True)
+    present = present_targets(newest)
+    targets = [target for target in predictor.targets_ if target in present]
+    if not targets:
+        targets = list(predictor.targets_)
+    return {target: _drift(predictor, usable_rows(target, newest), target) for target in targets}
 
 
 def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
-    predicted, truth = predictor.predict(rows), rows[target].to_numpy(float)
-    value, low, high = (predicted[f"{target}{end}"].to_numpy() for end in ("", "_low", "_high"))
-    log_errors, groups = np.log(truth / value), task_numbers(rows)
-    inside, problems = (truth >= low) & (truth <= high), len(np.unique(groups))
-    coverage, min_coverage = float(inside.mean()), _min_coverage(inside.astype(float), groups)
-    devices = rows["device"].astype(str).unique()
-    # Fresh rows may be harder than the hold-outs, or outside the training range.
-    width = float(np.median(np.log(high / low)) / 2.0 / norm.ppf((1 + CONFIDENCE) / 2))
-    spread = max(width, *(predictor.log_spread(target, device) for device in devices))
-    if not any((target, device) in predictor.calibration_.corrections for device in devices):
-        spread /= predictor.targets_[target].interval.caution
-    # All rows of a problem may share an error with the hold-outs' spread.
-    shared = norm.ppf(1 - SIGNIFICANCE / 2) * _MEDIAN_SD * spread / np.sqrt(problems)
-    limit, bias = float(max(shared, np.log1p(MIN_BIAS))), float(np.median(log_errors))
+    """Check the measurements of one target."""
+    predicted = predictor.predict(rows)
+    truth = rows[target].to_numpy(float)
+    log_errors = np.log(truth / predicted[target].to_numpy())
+    problems = task_numbers(rows)
+    n_problems = len(np.unique(problems))
+
+    # 1. Coverage.
+    low = predicted[f"{target}_low"].to_numpy()
+    high = predicted[f"{target}_high"].to_numpy()
+    is_inside = (truth >= low) & (truth <= high)
+    coverage = float(is_inside.mean())
+    min_coverage = _min_coverage(is_inside.astype(float), problems)
+
+    # 2. Bias. All rows of a problem may share an error with the hold-outs' spread.
+    log_width = float(np.median(np.log(high / low)))
+    spread = _expected_spread(predictor, rows, target, log_width)
+    shared_error = norm.ppf(1 - SIGNIFICANCE / 2) * _MEDIAN_SD * spread / np.sqrt(n_problems)
+    limit = float(max(shared_error, np.log1p(MIN_BIAS)))
+    bias = _Shift.of_median(log_errors)
+
+    # 3. Repeats.
     log_changes = _log_changes(predictor.measured_runs(), rows, target)
-    change, change_low, change_high = np.nan, -np.inf, np.inf
-    if len(log_changes):
-        change = float(np.median(log_changes))
+    change = _Shift(np.nan, -np.inf, np.inf)
     if len(log_changes) >= MIN_REPEATS:
-        change_low, change_high = median_interval(log_changes)
+        change = _Shift.of_median(log_changes)
+    elif len(log_changes):
+        change = replace(change, median=float(np.median(log_changes)))
+
     reasons = []
     if coverage < min_coverage:
         reasons.append(
             f"{percent(coverage)} of {len(rows)} measurements are in their 90 % interval, "
             f"at least {percent(min_coverage)} are expected"
         )
-    lowest, highest = median_interval(log_errors)
-    if (lowest > 0 or highest < 0) and abs(bias) > limit:
+    if bias.exceeds(limit):
         reasons.append(
-            f"measurements are {_describe_shift(bias)} predictions, the hold-outs' limit is "
+            f"measurements are {bias} predictions, the hold-outs' limit is "
             f"{percent(float(np.expm1(limit)))}"
         )
-    if (change_low > 0 or change_high < 0) and abs(change) > np.log1p(MIN_BIAS):
+    if change.exceeds(np.log1p(MIN_BIAS)):
         reasons.append(
-            f"{len(log_changes)} runs that are also in training are {_describe_shift(change)} "
-            "their earlier value"
+            f"{len(log_changes)} runs that are also in training are {change} their earlier value"
         )
     return Drift(
-        target,
-        len(rows),
-        problems,
-        coverage,
-        min_coverage,
+        target=target,
+        rows=len(rows),
+        problems=n_problems,
+        coverage=coverage,
+        min_coverage=min_coverage,
         median_error=float(np.median(np.abs(np.expm1(-log_errors)))),
         expected_error=float(np.expm1(spread * norm.ppf(0.75))),
-        bias=float(np.expm1(bias)),
+        bias=float(np.expm1(bias.median)),
         bias_limit=float(np.expm1(limit)),
         repeats=len(log_changes),
-        change=float(np.expm1(change)),
-        change_low=float(np.expm1(change_low)),
-        change_high=float(np.expm1(change_high)),
+        change=float(np.expm1(change.median)),
+        change_low=float(np.expm1(change.low)),
+        change_high=float(np.expm1(change.high)),
         reasons=tuple(reasons),
     )
 
 
-def _min_coverage(inside: np.ndarray, groups: np.ndarray) -> float:
-    n = max(1, round(len(inside) / _design_effect(inside, groups)))
-    return float(binom.ppf(SIGNIFICANCE, n, CONFIDENCE)) / n
+@dataclass(frozen=True)
+class _Shift:
+    """The median of log ratios, with its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of_median(cls, log_ratios: np.ndarray) -> Self:
+        low, high = median_interval(log_ratios)
+        return cls(float(np.median(log_ratios)), low, high)
+
+    def exceeds(self, limit: float) -> bool:
+        """Return whether it is significant, and larger than ``limit``."""
+        is_significant = self.low > 0 or self.high < 0
+        return bool(is_significant and abs(self.median) > limit)
+
+    def __str__(self) -> str:
+        side = "above" if self.median > 0 else "below"
+        return f"{percent(abs(float(np.expm1(self.median))))} {side}"
+
+
+def _expected_spread(
+    predictor: Predictor, rows: pd.DataFrame, target: Target, log_width: float
+) -> float:
+    """Return the standard deviation to expect of log errors.
+
+    ``log_width`` is that of the rows' intervals. They may be wider than the hold-outs': the rows
+    may be harder, or outside the training range.
+    """
+    devices = rows["device"].astype(str).unique()
+    of_intervals = log_width / 2.0 / norm.ppf((1 + CONFIDENCE) / 2)
+    of_holdouts = [predictor.log_spread(target, device) for device in devices]
+    spread = max(of_intervals, *of_holdouts)
+    is_calibrated = any((target, d) in predictor.calibration_.corrections for d in devices)
+    if not is_calibrated:
+        spread /= predictor.targets_[target].interval.caution
+    return float(spread)
+
+
+def _min_coverage(is_inside: np.ndarray, problems: np.ndarray) -> float:
+    """Return the least coverage that is not significantly below the level of the intervals."""
+    n_independent = max(1, round(len(is_inside) / _design_effect(is_inside, problems)))
+    return float(binom.ppf(SIGNIFICANCE, n_independent, CONFIDENCE)) / n_independent
 
 
 def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
@@ -150,29 +206,31 @@ def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
     as one row, because its correlation cannot be estimated.
     """
     names, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    n, k = len(values), len(names)
-    if k == 1:
-        return float(n)
-    if n == k:
+    n_rows = len(values)
+    n_groups = len(names)
+    if n_groups == 1:
+        return float(n_rows)
+    if n_rows == n_groups:
         return 1.0
+
+    # Mean squares between and within groups.
     means = np.bincount(codes, values) / sizes
-    between = float((sizes * (means - values.mean()) ** 2).sum() / (k - 1))
-    within = float(((values - means[codes]) ** 2).sum() / (n - k))
-    size = (n - (sizes**2).sum() / n) / (k - 1)
+    between = float((sizes * (means - values.mean()) ** 2).sum() / (n_groups - 1))
+    within = float(((values - means[codes]) ** 2).sum() / (n_rows - n_groups))
+
+    # Of groups of different sizes, this one counts.
+    size = (n_rows - (sizes**2).sum() / n_rows) / (n_groups - 1)
     total = between + (size - 1) * within
-    correlation = float(np.clip((between - within) / total, 0.0, 1.0)) if total > 0 else 0.0
-    return 1.0 + (n / k - 1.0) * correlation
+    correlation = 0.0
+    if total > 0:
+        correlation = float(np.clip((between - within) / total, 0.0, 1.0))
+    return 1.0 + (n_rows / n_groups - 1.0) * correlation
 
 
 def _log_changes(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.ndarray:
     """Return log(fresh / known) of the rows that are also in ``known``."""
-    known = measured_rows(target, newest_runs(known))
-    match = matching_rows(known, rows)
-    repeated = match != NO_MATCH
-    before = known[target].to_numpy(float)[match[repeated]]
-    return np.log(rows[target].to_numpy(float)[repeated] / before)
-
-
-def _describe_shift(log_ratio: float) -> str:
-    side = "above" if log_ratio > 0 else "below"
-    return f"{percent(abs(float(np.expm1(log_ratio))))} {side}"
+    measured = measured_rows(target, newest_runs(known))
+    match = matching_rows(measured, rows)
+    is_repeated = match != NO_MATCH
+    before = measured[target].to_numpy(float)[match[is_repeated]]
+    return np.log(rows[target].to_numpy(float)[is_repeated] / before)

@@ -33,7 +33,7 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
     """
     runs = validate(runs).reset_index(drop=True)
     predictor.require_same_kernel(runs)
-    runs = newest_runs(drop_implausible(predictor.features_.family, runs))
+    runs = newest_runs(drop_implausible(predictor.declared_family, runs))
     scores = {}
     for target in predictor.targets_:
         rows = measured_rows(target, runs)

@@ -185,60 +185,68 @@ def _communication(
 ) -> Iterator[Operator]:
     """Yield the exchanges: after attention, around MLPs and experts, at both ends, between stages.
 
-    A rank's share of attention or of an MLP is completed by an all-reduce. With attention-DP, ranks
-    gather all tokens and scatter the sums. If a token has fewer experts than there are ranks, it is
-    sent to its experts only, in the format they multiply.
+    ``rows`` are the tokens that get logits.
     """
-    tp = layout.tp
-    message = float(tokens * model.hidden)
-    gathered = layout.dp > 1 and model.is_moe
+    elements = float(tokens * model.hidden)
+    is_gathered = layout.dp > 1 and model.is_moe
 
-    # Sums of the ranks' shares.
-    sums = model.attentions + model.mlp_layers
-    if not gathered:
-        sums += model.moe_layers
-    if tp > 1:
-        yield collective("all_reduce", "sum", phase=phase, count=sums, elements=message, devices=tp)
-        yield collective(
-            "all_reduce", "embedding_sum", phase=phase, count=1, elements=message, devices=tp
-        )
-        yield collective(
-            "all_gather",
-            "logits",
-            phase=phase,
-            count=1,
-            elements=float(rows * model.vocab),
-            devices=tp,
-        )
-    # Tokens go to their experts and back.
-    if gathered:
-        ranks = layout.tp * layout.dp
-        message = float(tokens * (model.expert_hidden or model.hidden))
-        copies = min(model.experts_per_token, layout.moe_ep)
-        if layout.moe_tp == 1 and copies < ranks:
-            dispatch = combine = "all_to_all"
-            sent = message * copies / tp
-        else:
-            dispatch = "all_gather"
-            combine = "reduce_scatter"
-            sent = message * layout.dp
-        # Tokens are quantized before sending: TensorRT-LLM's post-quant all-gather, DeepEP.
-        dispatch_scale = ACTIVATION_BYTES[find_format(formats.moe).activations] / BF16_BYTES
-        layers = model.moe_layers
-        yield collective(
-            dispatch,
-            "dispatch",
-            phase=phase,
-            count=layers,
-            elements=dispatch_scale * sent,
-            devices=ranks,
-        )
-        yield collective(
-            combine, "combine", phase=phase, count=layers, elements=sent, devices=ranks
-        )
+    # A rank's share of attention or of an MLP is completed by an all-reduce.
+    if layout.tp > 1:
+        sums = model.attentions + model.mlp_layers
+        if not is_gathered:
+            sums += model.moe_layers
+        logits = float(rows * model.vocab)
+        for kernel, name, count, exchanged in (
+            ("all_reduce", "sum", sums, elements),
+            ("all_reduce", "embedding_sum", 1, elements),
+            ("all_gather", "logits", 1, logits),
+        ):
+            yield collective(
+                kernel, name, phase=phase, count=count, elements=exchanged, devices=layout.tp
+            )
+
+    # With attention-DP, tokens go to their experts and back.
+    if is_gathered:
+        expert_inputs = float(tokens * (model.expert_hidden or model.hidden))
+        yield from _expert_exchanges(model, layout, formats, expert_inputs, phase)
 
     # Stages send their results on.
     if layout.pp > 1:
         yield collective(
-            "send_recv", "stage", phase=phase, count=layout.pp - 1, elements=message, devices=2
+            "send_recv", "stage", phase=phase, count=layout.pp - 1, elements=elements, devices=2
+        )
+
+
+def _expert_exchanges(
+    model: ModelDescription, layout: Layout, formats: Formats, elements: float, phase: Phase
+) -> Iterator[Operator]:
+    """Yield what brings tokens to their experts, and their outputs back.
+
+    Ranks gather all tokens and scatter the sums. If a token has fewer experts than there are ranks,
+    it is sent to its experts only, in the format they multiply. ``elements`` are those of a rank's
+    tokens.
+    """
+    n_ranks = layout.tp * layout.dp
+    copies = min(model.experts_per_token, layout.moe_ep)
+    if layout.moe_tp == 1 and copies < n_ranks:
+        dispatch = combine = "all_to_all"
+        sent = elements * copies / layout.tp
+    else:
+        dispatch = "all_gather"
+        combine = "reduce_scatter"
+        sent = elements * layout.dp
+
+    # Tokens are quantized before sending: TensorRT-LLM's post-quant all-gather, DeepEP.
+    dispatch_scale = ACTIVATION_BYTES[find_format(formats.moe).activations] / BF16_BYTES
+    for kernel, name, exchanged in (
+        (dispatch, "dispatch", dispatch_scale * sent),
+        (combine, "combine", sent),
+    ):
+        yield collective(
+            kernel,
+            name,
+            phase=phase,
+            count=model.moe_layers,
+            elements=exchanged,
+            devices=n_ranks,
         )

@@ -167,7 +167,8 @@ def _stage_bytes(
     start, end = stage_layer_range(model, layout, stage)
     share = (end - start) / model.layers
     if model.without_mlp or model.alternating:
-        dense, sparse = share * model.mlp_layers, share * model.moe_layers
+        dense = share * model.mlp_layers
+        sparse = share * model.moe_layers
     else:
         dense = max(min(end, model.dense_layers) - start, 0) if model.is_moe else end - start
         sparse = end - start - dense

@@ -35,6 +35,11 @@ from foretune.support.files import read_json, translate_read_errors
 from foretune.support.progress import SILENT, Progress
 
 CARD = "operators.json"
+ShowProgress = Callable[[], AbstractContextManager[Progress]]
+CACHE_FOLDER = "operators"
+CODE_PACKAGES = (foretune.features, foretune.models, foretune.plan.cost)
+MAX_PREDICTORS = 2
+"""Cached predictors per name, so that two sets of tables can alternate."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ class OperatorPredictor:
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the targets of operators, one column per target."""
-        X, columns = self.features.matrix(rows), {}
+        X = self.features.matrix(rows)
+        columns = {}
         for target, (scale, model) in self.parts.items():
             log_value = model.predict(X) + scale.log_unit(self.features, rows)
             log_value += scale.log_scale(rows)
@@ -98,13 +104,6 @@ class OperatorPredictor:
                 for target, scale in card["parts"].items()
             }
             return cls(FeatureSet.from_json(card["features"], family), parts)
-
-
-ShowProgress = Callable[[], AbstractContextManager[Progress]]
-CACHE_FOLDER = "operators"
-CODE_PACKAGES = (foretune.features, foretune.models, foretune.plan.cost)
-MAX_PREDICTORS = 2
-"""Cached predictors per name, so that two sets of tables can alternate."""
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,8 @@ class StepTimerFactory:
 
 
 def _dissimilarity(system: System, other: System) -> tuple[bool, bool, float]:
-    mine, theirs = system.device, other.device
+    mine = system.device
+    theirs = other.device
     bandwidth_ratio = theirs.specs.get("memory_gbps", 1.0) / mine.specs.get("memory_gbps", 1.0)
     makers = (device.name.split()[0] for device in (mine, theirs))
     return (

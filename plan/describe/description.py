@@ -12,6 +12,8 @@ from foretune.errors import ProblemError
 
 SCALED_NUMBERS = 64
 """Numbers of a key that share a scale in DeepSeek-V4's cache."""
+GATED_MATRICES = 3
+"""Matrices of a gated MLP: gate, up and down projection."""
 
 
 @dataclass(frozen=True)
@@ -214,10 +216,6 @@ class _LayerWeights:
     by_key_heads: int = 0
     replicated: int = 0
     scales: int = 0  # of norms and convolutions
-
-
-GATED_MATRICES = 3
-"""Matrices of a gated MLP: gate, up and down projection."""
 
 
 def _round_up(width: float, multiple: int) -> float:

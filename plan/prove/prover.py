@@ -118,7 +118,8 @@ def broken_promises(trial: Trial, load: Load) -> list[str]:
         measured = getattr(proven, name)
         low, high = promise.interval(promised)
         if not isfinite(low):
-            low, high = promised / (1.0 + PROMISE_MARGIN), promised * (1.0 + PROMISE_MARGIN)
+            low = promised / (1.0 + PROMISE_MARGIN)
+            high = promised * (1.0 + PROMISE_MARGIN)
         if (measured > high) if worse > 0 else (measured < low):
             broken.append(name)
     return broken

@@ -116,7 +116,8 @@ def _with_interval(figure: Figure) -> str:
     """Return a value, with its interval if it was repeated."""
     if not isfinite(figure.low):
         return format_number(figure.value)
-    low, high = format_number(figure.low), format_number(figure.high)
+    low = format_number(figure.low)
+    high = format_number(figure.high)
     return f"{format_number(figure.value)} ({low} … {high})"
 
 

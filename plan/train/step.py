@@ -39,6 +39,7 @@ GRADIENT_BYTES = 4.0
 """Bytes per parameter that go to the host if it updates the parameter: the gradient."""
 WEIGHT_BYTES = 2.0
 """Bytes per parameter that come back: the weight."""
+EXPOSED = 0.26
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,6 @@ class Calibration:
     exposed: float
 
 
-EXPOSED = 0.26
 SOFTWARE = {
     "megatron": Calibration(slowdown=1.04, exposed=EXPOSED),
     "pytorch": Calibration(slowdown=1.12, exposed=EXPOSED),
@@ -282,7 +282,8 @@ def pipeline_idle_ms(
     for the first micro-batch, divided by ``chunks``, come before and after, less ``filling``
     milliseconds each of other work. ``stages`` has each stage's forward and backward milliseconds.
     """
-    slowest, pass_ms = max(stages), sum(stages)
+    slowest = max(stages)
+    pass_ms = sum(stages)
     waits = max((pass_ms - slowest) / chunks - (len(stages) - 1) * filling, 0.0)
     total = micro_batches * slowest + waits
     return total - micro_batches * pass_ms / len(stages)

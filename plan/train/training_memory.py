@@ -16,7 +16,8 @@ from foretune.plan.cost.operator import BF16_BYTES
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, stage_layers
 
-WEIGHT_BYTES, OPTIMIZER_BYTES = 2.0, 12.0
+WEIGHT_BYTES = 2.0
+OPTIMIZER_BYTES = 12.0
 """Bytes per parameter: its weight, and the optimizer's states including an fp32 weight."""
 MANY_RANKS_BYTES = 392 * 2**20
 """Bytes of NCCL's buffers, from AIConfigurator's systems table (Apache-2.0)."""
@@ -130,7 +131,8 @@ def micro_batches_in_flight(layout: TrainingLayout, stage: int, micro_batches: i
     Interleaved stages start ``2 (pp - stage - 1) + (chunks - 1) pp`` chunks before their first
     backward pass. With zero bubble, every stage keeps as many as the first, or twice as many.
     """
-    pp, chunks = layout.pp, layout.chunks
+    pp = layout.pp
+    chunks = layout.chunks
     if layout.zero_bubble:
         return min(layout.zero_bubble * pp, micro_batches)
     if chunks == 1:
@@ -158,7 +160,8 @@ def stored_activations(model: ModelDescription, recipe: Recipe, task: TrainingTa
 def _stage_memory(
     model: ModelDescription, recipe: Recipe, task: TrainingTask, stage: int
 ) -> TrainingMemory:
-    layout, zero = recipe.layout, recipe.zero
+    layout = recipe.layout
+    zero = recipe.zero
     stage_params = stage_parameters(model, layout, stage)
     optimizer = stage_params.held(layout, zero >= 1)
     return TrainingMemory(
@@ -176,12 +179,14 @@ def host_bytes(recipe: Recipe, parameters: float) -> float:
 
 
 def _activations(model: ModelDescription, recipe: Recipe, task: TrainingTask, stage: int) -> float:
-    layout, layers = recipe.layout, stage_layers(model, recipe.layout)[stage]
+    layout = recipe.layout
+    layers = stage_layers(model, recipe.layout)[stage]
     in_flight = micro_batches_in_flight(layout, stage, recipe.micro_batches(task))
     stored, full = (f(model, recipe, task) for f in (stored_activations, layer_activations))
     total = in_flight * layers * stored + (full - stored)
     if stage == layout.pp - 1:
-        tokens, residual_tokens = recipe.local_tokens(task), recipe.residual_tokens(task)
+        tokens = recipe.local_tokens(task)
+        residual_tokens = recipe.residual_tokens(task)
         total += (
             LOGIT_BYTES * tokens * model.vocab / layout.tp
             + 2 * BF16_BYTES * model.hidden * residual_tokens
@@ -225,7 +230,8 @@ def _parts(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> _Laye
 def _layer_parts(
     model: ModelDescription, task: TrainingTask, tokens: float, residual_tokens: float, tp: int
 ) -> _LayerParts:
-    layers, stored = model.layers, INPUT_BYTES[task.precision]
+    layers = model.layers
+    stored = INPUT_BYTES[task.precision]
     routed = tokens / tp * model.experts_per_token * model.moe_layers / layers
     mlp = model.mlp_layers * model.intermediate + model.moe_layers * model.shared_width
     inner = tokens / tp * mlp / layers + routed * model.moe_intermediate

@@ -86,7 +86,8 @@ def micro_batch_operators(
     if task.precision == "fp8":
         forward += _casts(forward, layout.tp)
     recomputed_names = SELECTIVE_RECOMPUTE[task.attention]
-    tp, width = layout.tp, ceil(model.vocab / layout.tp)
+    tp = layout.tp
+    width = ceil(model.vocab / layout.tp)
     table = rowwise(
         "elementwise",
         "embedding",
@@ -115,7 +116,8 @@ def _attention(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> I
 
     With context parallelism, a rank projects its piece, and computes its share of all scores.
     """
-    layout, cp = Layout(recipe.layout.tp), recipe.layout.cp
+    layout = Layout(recipe.layout.tp)
+    cp = recipe.layout.cp
     full = Part(recipe.micro_batch, task.sequence, 0, "prefill")
     piece = Part(recipe.micro_batch, task.sequence // cp, 0, "prefill")
     for part in (piece, full):
@@ -134,7 +136,8 @@ def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
     """Yield attention as two batched products, with all scores between them."""
     sizes = {name: float(value) for name, value in op.problem.items()}
     rows = sizes["batch"] * sizes["heads"] * sizes["seq_len"]
-    keys, dim = sizes["seq_len"], sizes["head_dim"]
+    keys = sizes["seq_len"]
+    dim = sizes["head_dim"]
     yield gemm("scores", phase="prefill", count=op.count, m=rows, n=keys, k=dim, kind="bf16")
     yield rowwise(
         "elementwise",
@@ -154,7 +157,8 @@ def _experts(
     """Yield router and experts; tables count the tokens of all ranks that share the experts."""
     if not model.is_moe:
         return
-    layout, rank_tokens = recipe.layout, tokens / recipe.layout.tp
+    layout = recipe.layout
+    rank_tokens = tokens / recipe.layout.tp
     yield gemm(
         "router",
         phase="prefill",
@@ -165,7 +169,8 @@ def _experts(
         kind="bf16",
     )
     groups = _expert_groups(model, layout.ep, rank_tokens)
-    ep, tokens = layout.ep // groups, rank_tokens * layout.ep / groups
+    ep = layout.ep // groups
+    tokens = rank_tokens * layout.ep / groups
     repeats = max(tokens / MAX_TABLE_TOKENS, 1.0)
     problem = Problem(
         tokens=tokens / repeats,

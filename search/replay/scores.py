@@ -11,7 +11,8 @@ from foretune.search.replay.replay import ReplayResult
 
 EVALUATION_POINTS = (5, 10, 20, 50, 100, 200)
 """Numbers of evaluations at which shares of the optimum are reported."""
-RANGE_START, RANGE_END = 0.01, 0.95
+RANGE_START = 0.01
+RANGE_END = 0.95
 """The score covers random search from 1 to 95 % of the way from median to optimum."""
 
 

@@ -13,6 +13,14 @@ from foretune.errors import UnknownName, UsageError, require_known
 from foretune.measurement import Measurement
 
 Number = TypeVar("Number", float, npt.NDArray[np.float64])
+LIMITABLE_COLUMNS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
+"""Columns that can be limited, besides every ``static.<name>`` that a kernel's runs report."""
+POWER_COLUMNS = ("power_w", "energy_mj")
+"""Columns that need a power meter."""
+NORMAL_QUANTILE_95 = 1.645
+"""A 90 % interval is so many standard deviations to each side."""
+MIN_SPREAD = 1e-6
+"""Smallest standard deviation of a predicted logarithm."""
 
 
 class Scalarization(Protocol):
@@ -57,16 +65,6 @@ class Objective(StrEnum):
         if not measurement.ok:
             return float("inf")
         return self.compute(measurement.time_ms, measurement.power_w)
-
-
-LIMITABLE_COLUMNS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
-"""Columns that can be limited, besides every ``static.<name>`` that a kernel's runs report."""
-POWER_COLUMNS = ("power_w", "energy_mj")
-"""Columns that need a power meter."""
-NORMAL_QUANTILE_95 = 1.645
-"""A 90 % interval is so many standard deviations to each side."""
-MIN_SPREAD = 1e-6
-"""Smallest standard deviation of a predicted logarithm."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from foretune.errors import UsageError
 
 Value = int | float | bool | str
 """Types of values in a problem or configuration: those a run table can store."""
-MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
+MIN_INTEGER = -(2**63)
+MAX_INTEGER = 2**64 - 1
 """Smallest and largest integer that a run table can store."""
 
 
@@ -84,7 +85,7 @@ class FrozenParameters(Mapping[str, Value]):
 
 def plain_value(name: str, value: Any) -> Value:
     """Return ``value`` as a plain Python number, boolean or string; reject NaN and other types."""
-    is_numpy_scalar = getattr(value, "ndim", None) == 0
+    is_numpy_scalar = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
     if is_numpy_scalar:
         value = value.item()
     if isinstance(value, float) and math.isnan(value):

@@ -63,7 +63,7 @@ def predictor(runs, capsys):
     return "predictor"
 
 
-def test_collect_and_go_on(capsys):
+def test_collect_again_measures_only_what_is_missing(capsys):
     arguments = [
         "collect",
         "toy",
@@ -81,7 +81,7 @@ def test_collect_and_go_on(capsys):
     assert set(read_runs("r.parquet")["problem.n"]) == {20, 40}
 
 
-def test_a_kernel_in_a_file_is_gone_on_with(capsys):
+def test_collect_kernel_in_file_continues_its_table(capsys):
     kernel = f"{Path(__file__).parents[1] / 'toy' / 'toy_kernel.py'}:Toy"
     arguments = ["collect", kernel, "--problems", "n=20", "--configs", "2", "--out", "r.parquet"]
     assert run_json(capsys, *arguments)["rows"] == 2
@@ -89,13 +89,13 @@ def test_a_kernel_in_a_file_is_gone_on_with(capsys):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="closes descriptors with sh: run it on Linux")
-def test_no_message_goes_to_stdout_where_stderr_is_closed():
+def test_output_closed_stderr_keeps_messages_out_of_stdout():
     words = ["sh", "-c", 'exec "$@" 2>&-', "", sys.executable, "-m", "foretune", "nonsense"]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")  # the message is for stderr alone
 
 
-def test_a_busy_machine_is_said(capsys, monkeypatch):
+def test_collect_busy_machine_prints_disturbance(capsys, monkeypatch):
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", -1.0)
     several_clock_ticks_s = 0.05
     monkeypatch.setattr(machine_load, "OBSERVE_S", several_clock_ticks_s)
@@ -107,7 +107,7 @@ def test_a_busy_machine_is_said(capsys, monkeypatch):
     assert "not idle after 0.001 s: other processes" in captured.err
 
 
-def test_one_file_holds_one_kernel(capsys, runs):
+def test_collect_table_of_other_kernel_is_refused(capsys, runs):
     write_runs(runs, read_runs(runs).assign(kernel="other"))
     before = read_runs(runs)
     arguments = ["collect", "toy", "--problems", "1", "--configs", "1", "--out", str(runs)]
@@ -115,7 +115,7 @@ def test_one_file_holds_one_kernel(capsys, runs):
     assert read_runs(runs).equals(before)
 
 
-def test_what_is_no_run_table_is_left_alone(capsys, place):
+def test_collect_file_that_is_no_run_table_stays_unchanged(capsys, place):
     (place / "notes.md").write_text("mine")
     fails(capsys, 1, "collect", "toy", "--problems", "1", "--configs", "1", "--out", "notes.md")
     assert [p.name for p in place.iterdir()] == ["notes.md"]
@@ -137,7 +137,7 @@ def test_train_evaluate_predict(capsys, runs):
     assert best["config"]["behaviour"] == "ok"
 
 
-def test_what_is_held_out_can_be_chosen(capsys, runs):
+def test_train_validates_chosen_splits(capsys, runs):
     arguments = ["train", str(runs), "--out", "p", "--model", "random_forest"]
     trained = run_json(capsys, *arguments, "--group", "config.work", "--validate", "grouped")
     assert set(trained["time_ms"]) == {"grouped"}
@@ -145,7 +145,7 @@ def test_what_is_held_out_can_be_chosen(capsys, runs):
     assert "unknown group 'config.wrok': did you mean 'config.work'?" in says
 
 
-def test_a_row_of_a_problem_far_away_is_flagged(runs, predictor):
+def test_predict_far_problem_names_training_range(runs, predictor):
     loaded = Predictor.load(predictor)
     far = read_runs(runs).head(3).assign(**{"problem.n": 100_000})
     assert (loaded.predict(far)["outside"] > 5).all()
@@ -172,7 +172,7 @@ def test_tune(capsys, predictor):
     assert len(read_runs("tuned.parquet")) == 3
 
 
-def test_tune_for_people(capsys, predictor):
+def test_tune_prints_table_and_winner(capsys, predictor):
     assert main(["tune", "toy", "--problem", PROBLEM, "--predictor", predictor]) == 0
     out = capsys.readouterr().out
     assert "toy on Toy CPU" in out
@@ -208,7 +208,7 @@ def test_campaign_and_report(capsys, monkeypatch, place, template):
     assert again["report"] == done["report"]
 
 
-def test_a_kernel_whose_code_changed_needs_a_new_predictor(capsys, predictor):
+def test_tune_changed_kernel_refuses_old_predictor(capsys, predictor):
     card = Path(predictor) / "predictor.json"
     card.write_text(card.read_text().replace('"kernel_source": "', '"kernel_source": "0'))
     arguments = ["predict", predictor, "--kernel", "toy", "--problem", PROBLEM]
@@ -273,7 +273,7 @@ def test_bad_use_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, say
     assert says in fails(capsys, 2, *arguments)
 
 
-def test_without_ray_one_line_says_what_to_install(capsys, monkeypatch):
+def test_ray_missing_names_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = fails(capsys, 1, "collect", "toy", "--out", "x", "--runner", "ray")
     assert said == (
@@ -289,7 +289,7 @@ def test_without_ray_one_line_says_what_to_install(capsys, monkeypatch):
         ["tune", "toy", "--problem", PROBLEM, "--budget", "2", "--predictor", "none"],
     ],
 )
-def test_on_ray(command, capsys, monkeypatch):
+def test_collect_on_ray_measures_on_workers(command, capsys, monkeypatch):
     asked = []
 
     class OnRay(FakeRunner):
@@ -304,7 +304,7 @@ def test_on_ray(command, capsys, monkeypatch):
     assert asked == [("toy", DEVICE, "head:6379")]
 
 
-def test_what_a_node_of_ray_offers(capsys):
+def test_doctor_ray_prints_resources(capsys):
     assert main(["doctor", "--ray"]) == 0
     offered = json.loads(capsys.readouterr().out)
     assert all(name.startswith("foretune:") and count >= 1 for name, count in offered.items())
@@ -337,12 +337,12 @@ def test_failures_are_one_line_and_exit_code_1(capsys, place, runs, predictor):
         assert says in fails(capsys, 1, *arguments)
 
 
-def test_an_unreachable_mlflow_is_one_line(capsys, monkeypatch):
+def test_campaign_unreachable_mlflow_is_one_line(capsys, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert "start it, or set" in fails(capsys, 1, "campaign", "toy")
 
 
-def test_options_of_the_root_may_stand_anywhere(capsys, runs):
+def test_root_options_may_stand_anywhere(capsys, runs):
     arguments = ["--out", "p", "--validate", "none", str(runs)]
     assert main(["train", "--json", "--seed=7", *arguments]) == 0
     first = json.loads(capsys.readouterr().out)
@@ -367,12 +367,12 @@ def test_interruption_is_one_line(capsys, monkeypatch):
     assert "run the same command to continue" in capsys.readouterr().err
 
 
-def test_rows_that_were_trained_on_are_pointed_out(capsys, predictor, runs):
+def test_evaluate_names_rows_of_training(capsys, predictor, runs):
     assert main(["evaluate", predictor, str(runs)]) == 0
     assert "were in training" in capsys.readouterr().out
 
 
-def test_a_learning_curve_needs_groups(capsys, runs):
+def test_train_learning_curve_needs_groups(capsys, runs):
     command = ("train", str(runs), "--validate", "curve", "--group", "kernel", "--out", "p")
     assert "these runs are of one group" in fails(capsys, 2, *command)
 
@@ -382,13 +382,13 @@ def test_learning_curve(capsys, runs):
     assert {"rows", "mape"} <= done["curves"]["time_ms"][0].keys()
 
 
-def test_as_a_module():
+def test_foretune_runs_as_module():
     command = [sys.executable, "-m", "foretune", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "foretune [OPTIONS] COMMAND" in done.stdout
 
 
-def test_interrupted_while_it_starts(monkeypatch, capsys):
+def test_interruption_during_imports_is_one_line(monkeypatch, capsys):
     class Importing:
         def __getattr__(self, name):
             raise KeyboardInterrupt
@@ -406,13 +406,13 @@ def test_files_that_cannot_be_written_are_refused_before_measuring(capsys):
     assert not Path("mlflow.db").exists()
 
 
-def test_a_default_that_stays_is_no_winner(capsys):
+def test_tune_without_win_says_default_stays(capsys):
     line = ("tune", "toy", "--problem", PROBLEM, "--budget", "1", "--predictor", "none")
     assert main([*line]) == 0
     assert "the default stays: work=" in capsys.readouterr().out
 
 
-def test_a_simulator_is_scored_beside_the_predictor(capsys, runs, predictor):
+def test_evaluate_scores_simulator_beside_predictor(capsys, runs, predictor):
     table = read_runs(runs)
     write_runs(runs, table.assign(**{"simulated.cycles": table["time_ms"] * 3e6}))
     scores = run_json(capsys, "evaluate", predictor, str(runs))

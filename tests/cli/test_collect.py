@@ -51,7 +51,7 @@ def collect(model, out, *more):
     )
 
 
-def test_measured_and_gone_on(model, tmp_path, capsys):
+def test_collect_operators_again_measures_only_what_is_missing(model, tmp_path, capsys):
     pytest.importorskip("torch")
     out = tmp_path / "own"
     assert collect(model, out, "--minutes", "0.02", "--json") == 0
@@ -75,7 +75,7 @@ def test_measured_and_gone_on(model, tmp_path, capsys):
         (["--configs", "3"], "leave --configs out"),
     ],
 )
-def test_bad_requests(arguments, says, tmp_path, capsys):
+def test_collect_operators_wrong_options_are_refused(arguments, says, tmp_path, capsys):
     pytest.importorskip("torch")
     model = [] if "--operators" in arguments else ["--operators", "typical"]
     asked = ["collect", *model, *arguments, "--device", "cpu", "--out", str(tmp_path / "x")]
@@ -84,14 +84,14 @@ def test_bad_requests(arguments, says, tmp_path, capsys):
     assert not (tmp_path / "x").exists()
 
 
-def test_options_of_operators_are_not_for_kernels(capsys):
+def test_collect_kernel_refuses_options_of_operators(capsys):
     assert main(["collect", "toy", "--tp", "2", "--out", "x"]) == 2
     assert "without --operators, collect takes no tp: leave --tp out" in capsys.readouterr().err
     assert main(["collect", "--out", "x"]) == 2
     assert "give a kernel" in capsys.readouterr().err
 
 
-def test_sizes():
+def test_parse_sizes_lists_and_ranges():
     assert parse_sizes("1..8:x2", "--tokens") == [1, 2, 4, 8]
     assert parse_sizes("5,1..2,2", "--tokens") == [1, 2, 5]
     for text in ("", "8..1", "1..", "-1", "9999999999"):

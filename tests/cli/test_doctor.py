@@ -43,7 +43,7 @@ def test_doctor_names_the_doors_into_other_tools(capsys, monkeypatch):
             assert operator.attrgetter(name)(foretune)
 
 
-def test_an_encoding_may_lack_characters(monkeypatch):
+def test_doctor_prints_in_narrow_encoding(monkeypatch):
     finding = Finding("inside kernel_tuner", True, "strategy=…")
     monkeypatch.setattr(foretune.cli.doctor, "examine", lambda: [finding])
     latin = io.TextIOWrapper(io.BytesIO(), "latin-1")
@@ -53,7 +53,7 @@ def test_an_encoding_may_lack_characters(monkeypatch):
     assert b"strategy=?" in latin.buffer.getvalue()
 
 
-def test_extras_are_printed_as_they_are_typed(capsys, monkeypatch):
+def test_doctor_prints_extras_as_they_are_typed(capsys, monkeypatch):
     finding = Finding("torch", False, "pip install '.[gpu]'")
     monkeypatch.setattr(foretune.cli.doctor, "examine", lambda: [finding])
     assert main(["doctor"]) == 0

@@ -10,7 +10,7 @@ NAME = shipped()[0]
 SHIPPED = ("import", "--shipped")
 
 
-def test_all_are_listed(capsys):
+def test_import_shipped_lists_all_tables(capsys):
     listed = run_json(capsys, "import", "--shipped")["datasets"]
     assert [c["name"] for c in listed] == shipped()
     assert main(["import", "--shipped"]) == 0
@@ -19,7 +19,7 @@ def test_all_are_listed(capsys):
     assert all(kernel in " ".join(out.split()) for kernel in card(NAME).kernels)
 
 
-def test_a_card_is_shown(capsys):
+def test_import_shipped_shows_card(capsys):
     of_it = card(NAME)
     assert main(["import", NAME, "--shipped"]) == 0
     out = capsys.readouterr().out
@@ -29,13 +29,13 @@ def test_a_card_is_shown(capsys):
     assert run_json(capsys, "import", NAME, "--shipped")["rows"] == of_it.rows
 
 
-def test_a_table_is_copied(capsys, tmp_path):
+def test_import_shipped_copies_table(capsys, tmp_path):
     out = tmp_path / "copy.parquet"
     run_json(capsys, "import", NAME, "--shipped", "--out", str(out))
     assert len(read_runs(out)) == len(load(NAME))
 
 
-def test_measured_runs_are_not_overwritten(capsys, tmp_path):
+def test_import_shipped_keeps_other_runs(capsys, tmp_path):
     out = tmp_path / "mine.parquet"
     write_runs(out, load(NAME).head(3).assign(device="Mine"))
     command = ("import", NAME, "--shipped", "--out", str(out))
@@ -56,5 +56,5 @@ def test_measured_runs_are_not_overwritten(capsys, tmp_path):
         (("import", "x.csv"), "give --format, --out too"),
     ],
 )
-def test_mistakes_are_one_line(capsys, arguments, line):
+def test_import_shipped_wrong_use_is_one_line(capsys, arguments, line):
     assert fails(capsys, 2, *arguments).startswith(line)

@@ -34,7 +34,7 @@ def table(tmp_path, monkeypatch):
     ]
 
 
-def test_json(table, capsys):
+def test_import_json_counts_rows_by_reason(table, capsys):
     assert main([*table, "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {
@@ -50,7 +50,7 @@ def test_json(table, capsys):
     assert (row["time_ms"], row["problem.M"], row["problem.N"]) == (1.5, 64, 7)
 
 
-def test_for_people(table, capsys):
+def test_import_prints_rows_and_reasons(table, capsys):
     assert main(table) == 0
     out = capsys.readouterr().out
     assert "runs.parquet: 1 rows, 1 rejected" in out
@@ -58,7 +58,7 @@ def test_for_people(table, capsys):
     assert "gemm" in out
 
 
-def test_what_was_skipped_is_said(tmp_path, monkeypatch, capsys):
+def test_import_names_skipped_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.json").write_text('{"key": [1], "configs_timings": [[{"kwargs": {}}, 1.5]]}')
     for name in ("a.autotune.json", "b.autotune.json"):
@@ -82,14 +82,14 @@ def test_what_was_skipped_is_said(tmp_path, monkeypatch, capsys):
         (["--out", "mine.csv/x.parquet"], 1, "cannot write"),
     ],
 )
-def test_mistakes_are_one_line(table, capsys, more, code, message):
+def test_import_wrong_use_is_one_line(table, capsys, more, code, message):
     assert main([*table, *more]) == code
     err = capsys.readouterr().err.strip().splitlines()
     assert err[-1].startswith("foretune: ")
     assert message in err[-1]
 
 
-def test_a_folder_is_not_imported_into_itself_again(tmp_path, capsys):
+def test_import_folder_refuses_own_output(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("kernel,device,problem.M,time_ms\ng,d,1,0.5\n")
     out = str(tmp_path / "runs.parquet")
     command = ["import", str(tmp_path), "--format", "generic", "--out", out]

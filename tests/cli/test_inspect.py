@@ -69,7 +69,7 @@ def test_inspect(capsys):
     assert large["static"]["fits"] == 0
 
 
-def test_people_see_a_table_of_80_columns(capsys, monkeypatch):
+def test_inspect_table_fits_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert (
         main(
@@ -93,7 +93,7 @@ def test_people_see_a_table_of_80_columns(capsys, monkeypatch):
     assert "CTA" not in table
 
 
-def test_compiled_configurations_are_kept(capsys, place):
+def test_inspect_cache_dir_keeps_compiled_configurations(capsys, place):
     asked = (
         "inspect",
         "here_only:add",
@@ -131,17 +131,17 @@ def test_compiled_configurations_are_kept(capsys, place):
         (("here_only:add", *ADD, "--target", "sm_90", "--time-limit", "0"), "--time-limit 0"),
     ],
 )
-def test_what_cannot_be_done(capsys, place, asked, message):
+def test_inspect_wrong_use_is_one_line(capsys, place, asked, message):
     assert message in fails(capsys, 2, "inspect", *asked)
 
 
-def test_a_module_that_fails(capsys, place):
+def test_inspect_module_that_fails_is_one_line(capsys, place):
     (place / "breaks_off.py").write_text("{}['nothing']\n")
     said = fails(capsys, 1, "inspect", "breaks_off:add", *ADD, "--target", "sm_90")
     assert "breaks_off cannot be imported: KeyError" in said
 
 
-def test_a_module_that_asks_for_the_interpreter_is_compiled_all_the_same(capsys, place):
+def test_inspect_module_that_sets_interpreter_is_compiled(capsys, place):
     """The configurations of its autotuner are the default."""
     text = (place / "here_only.py").read_text()
     opened = 'os.environ["TRITON_INTERPRET"] = "1"\n\nimport triton\n'
@@ -154,14 +154,14 @@ def test_a_module_that_asks_for_the_interpreter_is_compiled_all_the_same(capsys,
     assert "TRITON_INTERPRET" not in os.environ
 
 
-def test_whoever_has_the_interpreter_set_can_inspect(capsys, monkeypatch):
+def test_inspect_with_interpreter_set_compiles(capsys, monkeypatch):
     """Also with an integer of which only the type is known."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     asked = (*ADD[:-1], "n=i32", "--config", "BLOCK=128", "--target", "sm_90", *LIMIT)
     assert run_json(capsys, "inspect", "here_only:add", *asked)["configs"][0]["status"] == "ok"
 
 
-def test_a_cache_that_cannot_be_written_is_said_first(capsys, place):
+def test_inspect_unwritable_cache_fails_before_compiling(capsys, place):
     (place / "file").touch()
     said = fails(
         capsys,
@@ -179,7 +179,7 @@ def test_a_cache_that_cannot_be_written_is_said_first(capsys, place):
     assert "cannot write --cache-dir file/cache" in said
 
 
-def test_one_failure_is_a_failure(capsys):
+def test_inspect_one_failed_configuration_is_exit_code_1(capsys):
     said = run_json(
         capsys,
         "inspect",

@@ -26,7 +26,7 @@ def here(tmp_path, monkeypatch):
     pd.DataFrame({**rows, "latency_us": noisy}).to_csv("theirs.csv", index=False)
 
 
-def test_from_a_file_to_a_ranking(capsys):
+def test_plain_table_trains_and_ranks(capsys):
     assert main([*TRAIN, "--out", "p", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["time_ms"]["grouped"]["mape"] < 0.2
@@ -44,7 +44,7 @@ def test_from_a_file_to_a_ranking(capsys):
     assert "tile=32" in capsys.readouterr().out.splitlines()[3]
 
 
-def test_a_column_that_names_its_unit_is_the_time(capsys):
+def test_plain_table_column_with_unit_is_time(capsys):
     assert main([*TRAIN[:2], "--sizes", "M,N", "--out", "p", "--validate", "none"]) == 0
     assert "theirs.csv: time in us (latency_us)" in capsys.readouterr().err
     table = pd.read_csv("theirs.csv")
@@ -52,7 +52,7 @@ def test_a_column_that_names_its_unit_is_the_time(capsys):
     assert times.to_numpy() == pytest.approx(table["latency_us"].to_numpy() / 1000)
 
 
-def test_what_is_not_said(capsys):
+def test_plain_table_unclear_columns_are_refused(capsys):
     table = pd.read_csv("theirs.csv")
     table.rename(columns={"latency_us": "latency"}).to_csv("unnamed.csv", index=False)
     said = fails(capsys, 2, "train", "unnamed.csv", "--out", "p")
@@ -62,7 +62,7 @@ def test_what_is_not_said(capsys):
     assert "not of the form" in fails(capsys, 2, *TRAIN[:3], "latency_us", "--out", "p")
 
 
-def test_rows_without_a_time_are_left_out_and_said(capsys):
+def test_plain_table_counts_rows_without_time(capsys):
     table = pd.read_csv("theirs.csv")
     table.loc[3, "latency_us"] = np.nan
     table.to_csv("theirs.csv", index=False)
@@ -75,13 +75,13 @@ def test_rows_without_a_time_are_left_out_and_said(capsys):
         assert "no rows are left to train on" in fails(capsys, 1, *TRAIN, "--out", "p")
 
 
-def test_a_replaced_predictor_is_said(capsys):
+def test_train_says_that_it_replaces_predictor(capsys):
     for said in ("predictor: p\n", "predictor: p, which replaced another one\n"):
         assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
         assert said in capsys.readouterr().out
 
 
-def test_python_takes_the_same_columns_as_the_command():
+def test_plain_table_python_reads_same_columns():
     table = pd.read_csv("theirs.csv")
     table["time_ms"] = table.pop("latency_us") * 0.001
     training = train_predictor(table, sizes=["M", "N"])
@@ -98,25 +98,25 @@ def test_python_takes_the_same_columns_as_the_command():
         train_predictor(table, sizes=["K"])
 
 
-def test_other_suffixes_take_no_mapping(capsys):
+def test_run_table_takes_no_mapping(capsys):
     Path("theirs.csv").rename("theirs.tsv")
     message = "only CSV files take --sizes and --map: leave that out, or give files that end with"
     assert message in fails(capsys, 2, "train", "theirs.tsv", *TRAIN[2:], "--out", "p")
 
 
-def test_without_sizes_names_tell_the_configuration(capsys):
+def test_plain_table_without_sizes_names_give_roles(capsys):
     assert main([*TRAIN[:4], "--out", "p", "--validate", "none"]) == 0
     assert "theirs.csv: sizes M, N, order; configuration tile" in capsys.readouterr().err
 
 
-def test_without_sizes_and_such_names_nothing_is_configuration(capsys):
+def test_plain_table_without_known_names_has_no_configuration(capsys):
     table = pd.read_csv("theirs.csv").rename(columns={"tile": "third"})
     table.to_csv("theirs.csv", index=False)
     assert main([*TRAIN[:4], "--out", "p", "--validate", "none"]) == 0
     assert "no column is configuration: for a CSV file, name its sizes" in capsys.readouterr().out
 
 
-def test_training_goes_on_with_a_file_of_the_same_columns(capsys):
+def test_resume_reads_plain_table_of_same_columns(capsys):
     assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
     pd.read_csv("theirs.csv").head(20).assign(M=5000).to_csv("new.csv", index=False)
     resume = ("--resume", "p", "--map", "time_ms=latency_us*0.001", "--validate", "none")
@@ -127,7 +127,7 @@ def test_training_goes_on_with_a_file_of_the_same_columns(capsys):
     assert after.notna().all(axis=None)
 
 
-def test_sizes_stay_where_the_work_is_said(capsys):
+def test_plain_table_work_keeps_sizes(capsys):
     work = ("--map", "problem.flops=2*M*N", "--map", "problem.bytes=4*(M+N)")
     assert main([*TRAIN, *work, "--out", "p", "--validate", "none"]) == 0
     columns = {"problem.M", "problem.N", "problem.flops", "problem.bytes"}
@@ -137,7 +137,7 @@ def test_sizes_stay_where_the_work_is_said(capsys):
 @pytest.mark.filterwarnings("ignore:the rates of 'unnamed' are unknown")
 @pytest.mark.parametrize("name", ["matmul", "softmax"])
 @pytest.mark.parametrize("sizes", ["M,N,K", "rows,columns"])
-def test_a_file_may_be_called_like_a_kernel_of_ours(name, sizes):
+def test_plain_table_may_have_name_of_built_in_kernel(name, sizes):
     names = sizes.split(",")
     table = (
         pd.read_csv("theirs.csv").assign(K=64).rename(columns=dict(zip("MN", names, strict=False)))
@@ -149,7 +149,7 @@ def test_a_file_may_be_called_like_a_kernel_of_ours(name, sizes):
     assert main(["predict", "p", "--problem", asked]) == 0
 
 
-def test_a_file_of_another_kind_is_named(capsys):
+def test_plain_table_other_content_is_named(capsys):
     Path("bench.jsonl").write_text('{"avg_ns": 4.5e7, "n_prompt": 512}\n{"avg_ns": 4.6e7}\n')
     said = fails(capsys, 1, "train", "bench.jsonl", "--out", "p")
     assert "results of llama-bench: give --format llama-bench" in said
@@ -157,7 +157,7 @@ def test_a_file_of_another_kind_is_named(capsys):
     assert "a Git LFS pointer" in fails(capsys, 1, "train", "runs.parquet", "--out", "p")
 
 
-def test_several_kernels_are_configuration_unless_one_is_asked_for(capsys):
+def test_plain_table_several_kernels_are_configuration(capsys):
     table = pd.read_csv("theirs.csv").assign(kernel=["mine", "theirs", "third", "mine"] * 50)
     table.to_csv("theirs.csv", index=False)
     command = ("train", "theirs.csv", "--out", "p", "--validate", "none")
@@ -175,7 +175,7 @@ def test_several_kernels_are_configuration_unless_one_is_asked_for(capsys):
     assert len(runs) == 100
 
 
-def test_a_device_is_named_by_option_or_by_a_column(capsys):
+def test_plain_table_device_by_option_or_column(capsys):
     command = ("train", "theirs.csv", "--out", "p", "--validate", "none")
     assert main([*command, "--device", "rtx 4070"]) == 0
     runs = Predictor.load("p").runs_
@@ -191,14 +191,14 @@ def test_a_device_is_named_by_option_or_by_a_column(capsys):
     assert "theirs.csv names its devices: leave --device out" in said
 
 
-def test_an_unknown_device_is_said(capsys):
+def test_plain_table_unknown_device_is_named(capsys):
     command = ("train", "theirs.csv", "--out", "p", "--validate", "none")
     assert main([*command, "--device", "Chip 9"]) == 0
     assert "device 'Chip 9' is unknown here, and so are its rates" in capsys.readouterr().err
     assert set(Predictor.load("p").runs_["device"]) == {"Chip 9"}
 
 
-def test_results_are_left_out_and_power_is_read(capsys):
+def test_plain_table_leaves_out_results_and_reads_power(capsys):
     table = pd.read_csv("theirs.csv")
     table["TFLOP/s"] = table["M"] * table["N"] / table["latency_us"]
     table["avg_power"] = 100.0 + table["M"] % 7
@@ -214,7 +214,7 @@ def test_results_are_left_out_and_power_is_read(capsys):
     assert main([*command, "--ignore", "score"]) == 0
 
 
-def test_a_device_of_calibration_is_named(capsys):
+def test_calibrate_plain_table_names_device(capsys):
     command = ("train", "theirs.csv", "--out", "p", "--validate", "none", "--device", "L40S")
     assert main([*command]) == 0
     assert main(["calibrate", "p", "theirs.csv", "--device", "RTX 4070", "--out", "q"]) == 0

@@ -37,7 +37,7 @@ def gemm_predictor(tmp_path_factory):
     return str(folder / "predictor")
 
 
-def test_predicting_a_kernel_that_cannot_run_here(capsys, gemm_predictor):
+def test_predict_kernel_that_cannot_run_here(capsys, gemm_predictor):
     device = ("--device", "NVIDIA H100 80GB HBM3")
     asked = ("predict", gemm_predictor, "--kernel", "gemm", *device)
     found = run_json(capsys, *asked, "--problem", "M=512,N=1024,K=2048")
@@ -48,7 +48,7 @@ def test_predicting_a_kernel_that_cannot_run_here(capsys, gemm_predictor):
     assert "problem.K=65536" in capsys.readouterr().out
 
 
-def test_calibrate(capsys, gemm_predictor, toy_place):
+def test_calibrate_corrects_new_device(capsys, gemm_predictor, toy_place):
     there = str(gemm_table(toy_place / "there.parquet", "NVIDIA L40S", 60, 1.7))
     done = run_json(capsys, "calibrate", gemm_predictor, there, "--out", "calibrated")
     assert done["rows"] == 60
@@ -61,7 +61,7 @@ def test_calibrate(capsys, gemm_predictor, toy_place):
     assert Predictor.load("calibrated").training_["calibrated"] == ["NVIDIA L40S"]
 
 
-def test_settings_that_a_device_does_not_have(capsys, toy_place):
+def test_predict_leaves_out_settings_of_other_devices(capsys, toy_place):
     """Runs of a CPU with threads and of a GPU with warps; a size that only some runs have."""
     sizes, blocks = [64 * (1 + i % 10) for i in range(60)], [16, 32, 64] * 20
     there = pd.DataFrame({"kernel": "mine", "status": "ok", "problem.M": sizes})
@@ -78,7 +78,7 @@ def test_settings_that_a_device_does_not_have(capsys, toy_place):
     assert run_json(capsys, *asked, "--explain", *pair)["predicted_ratio"] < 1
 
 
-def test_long_times_have_no_exponent(capsys, toy_place):
+def test_predict_prints_long_times_without_exponent(capsys, toy_place):
     gemm_table(toy_place / "slow.parquet", n=60, factor=1e6)
     assert main(["train", "slow.parquet", "--validate", "none", "--out", "slow"]) == 0
     capsys.readouterr()
@@ -86,7 +86,7 @@ def test_long_times_have_no_exponent(capsys, toy_place):
     assert "e+" not in capsys.readouterr().out
 
 
-def test_the_shipped_predictor_of_a_kernel_needs_no_path(capsys):
+def test_predict_auto_takes_shipped_predictor(capsys):
     shipped = str(next(SHIPPED.glob("softmax/*")))
     asked = ("--kernel", "softmax", "--problem", "R=512,C=4096", "--top", "2")
     found = run_json(capsys, "predict", "auto", *asked)
@@ -97,12 +97,12 @@ def test_the_shipped_predictor_of_a_kernel_needs_no_path(capsys):
     )
 
 
-def test_a_problem_need_not_fit_in_memory(capsys):
+def test_predict_problem_larger_than_memory(capsys):
     folder = str(SHIPPED / "softmax" / "amd-epyc-2-cores")
     assert main(["predict", folder, "--problem", "R=1000000,C=1000000", "--top", "1"]) == 0
 
 
-def test_power_of_one_problem_is_learned_and_said_not_to_be_held_out(capsys):
+def test_train_power_of_one_problem_names_missing_hold_out(capsys):
     runs = read_runs(gemm_table("few.parquet"))
     first = runs.index < 6
     power_w = np.where(first, 400.0 + runs.index, np.nan)

@@ -57,7 +57,7 @@ def files(made, place):
     shutil.copytree(made, place, dirs_exist_ok=True)
 
 
-def test_what_predictions_rest_on(capsys):
+def test_explain_gives_importance_of_features(capsys):
     said = run_json(capsys, "predict", "predictor", "--explain")
     assert said["rows"] == (read_runs("old.parquet")["status"] == "ok").sum()
     assert said["features"][0]["feature"] == "config.work"
@@ -67,7 +67,7 @@ def test_what_predictions_rest_on(capsys):
     assert sum(said["bottlenecks"].values()) == pytest.approx(1)
 
 
-def test_what_predictions_rest_on_for_people(capsys):
+def test_explain_prints_importance_of_features(capsys):
     assert main(["predict", "predictor", "--explain", "--kernel", "toy"]) == 0
     out = capsys.readouterr().out
     assert "what determines predicted time_ms" in out
@@ -75,7 +75,7 @@ def test_what_predictions_rest_on_for_people(capsys):
     assert "what limits the training runs" in out
 
 
-def test_why_b_is_faster_than_a(capsys):
+def test_explain_compares_two_configurations(capsys):
     said = run_json(
         capsys,
         "predict",
@@ -97,7 +97,7 @@ def test_why_b_is_faster_than_a(capsys):
     assert set(said["bottleneck"].values()) <= set(KINDS)
 
 
-def test_why_the_best_is_faster_than_the_default(capsys):
+def test_explain_compares_best_with_default(capsys):
     arguments = ["predict", "predictor", "--explain", "--problem", "n=50", "--config", "default"]
     said = run_json(capsys, *arguments, "--config", "best")
     assert said["a"] == dict(Toy().default(None))
@@ -108,7 +108,7 @@ def test_why_the_best_is_faster_than_the_default(capsys):
     assert "product, which the trees predict" in out
 
 
-def test_counters_are_learned_if_asked_for(capsys):
+def test_train_extra_columns_learns_counters(capsys):
     runs = read_runs("old.parquet")
     counter = {"counter.dram__bytes_read.sum": 1.0 + np.arange(len(runs)) % 7}
     write_runs("counted.parquet", runs.assign(**counter))
@@ -121,7 +121,7 @@ def test_counters_are_learned_if_asked_for(capsys):
     assert "without --extra-columns counter" in fails(capsys, 1, *wanted)
 
 
-def test_what_lies_outside_the_training_range_is_said(capsys):
+def test_explain_names_values_outside_training_range(capsys):
     arguments = [
         "predict",
         "predictor",
@@ -148,11 +148,11 @@ def test_what_lies_outside_the_training_range_is_said(capsys):
         (["--kernel", "matmul"], 1, "knows 'toy', not 'matmul'"),
     ],
 )
-def test_what_cannot_be_explained(capsys, arguments, code, says):
+def test_explain_wrong_use_is_one_line(capsys, arguments, code, says):
     assert says in fails(capsys, code, "predict", "predictor", "--explain", *arguments)
 
 
-def test_a_kernel_that_is_known_from_its_runs_alone(capsys):
+def test_explain_kernel_known_only_from_runs(capsys):
     write_runs("theirs.parquet", read_runs("old.parquet").assign(kernel="theirs"))
     assert main(["train", "theirs.parquet", "--out", "theirs", *FIT_ONLY]) == 0
     capsys.readouterr()
@@ -171,7 +171,7 @@ def test_a_kernel_that_is_known_from_its_runs_alone(capsys):
     assert "lacks skew, order, behaviour" in fails(capsys, 2, *arguments, "work=1")
 
 
-def test_a_forest_explains_nothing(capsys):
+def test_explain_refuses_random_forest(capsys):
     assert (
         main(["train", "old.parquet", "--out", "forest", "--model", "random_forest", *FIT_ONLY])
         == 0
@@ -180,7 +180,7 @@ def test_a_forest_explains_nothing(capsys):
     assert "train one with --model xgboost" in fails(capsys, 1, "predict", "forest", "--explain")
 
 
-def test_training_goes_on_with_new_rows(capsys):
+def test_resume_adds_new_rows(capsys):
     old = Predictor.load("predictor")
     # Measured again, later: this row must replace the old one.
     again = (
@@ -208,7 +208,7 @@ def test_training_goes_on_with_new_rows(capsys):
     assert len(old.runs_) == len(Predictor.load("predictor").runs_)
 
 
-def test_resuming_is_training_on_all_rows(capsys):
+def test_resume_equals_training_on_all_rows(capsys):
     everything = ["old.parquet", "new.parquet", "--seed", "3"]
     assert main(["train", *everything, *FIT_ONLY, "--out", "whole"]) == 0
     resumed = ["new.parquet", "--resume", "predictor", *FIT_ONLY, "--out", "resumed"]
@@ -218,14 +218,14 @@ def test_resuming_is_training_on_all_rows(capsys):
     pd.testing.assert_frame_equal(whole, gone_on)
 
 
-def test_resuming_in_place_and_with_another_model(capsys):
+def test_resume_in_place_keeps_model(capsys):
     assert main(["train", "old.parquet", "--model", "random_forest", *FIT_ONLY, "--out", "f"]) == 0
     assert main(["train", "new.parquet", "--resume", "f", *FIT_ONLY, "--out", "f"]) == 0
     assert Predictor.load("f").model == "random_forest"
     assert Predictor.load("f").training_["problems"] == 8
 
 
-def test_what_cannot_be_resumed(capsys):
+def test_resume_wrong_use_is_one_line(capsys):
     write_runs("other.parquet", read_runs("new.parquet").assign(kernel="other"))
     for arguments, code, says in [
         (["other.parquet", "--resume", "predictor"], 1, "the new runs are of other"),
@@ -237,7 +237,7 @@ def test_what_cannot_be_resumed(capsys):
     assert not Path("x").exists()
 
 
-def test_work_is_said_and_kept(capsys):
+def test_train_work_is_kept_in_predictor(capsys):
     """Of a kernel that nobody knows: operations and bytes as expressions over its columns."""
     runs = read_runs("new.parquet").assign(kernel="other").head(30)
     write_runs("other.parquet", runs)
@@ -256,7 +256,7 @@ def test_work_is_said_and_kept(capsys):
         assert says in fails(capsys, code, "train", "other.parquet", *arguments, "--out", "x")
 
 
-def test_a_calibrated_predictor_is_not_resumed(capsys):
+def test_resume_refuses_calibrated_predictor(capsys):
     elsewhere = read_runs("new.parquet").assign(device="Other CPU")
     write_runs("other.parquet", elsewhere)
     Predictor.load("predictor").calibrate(elsewhere).save("calibrated")
@@ -265,7 +265,7 @@ def test_a_calibrated_predictor_is_not_resumed(capsys):
     assert run_json(capsys, "evaluate", "calibrated", "other.parquet", "--drift")["verdict"] == "ok"
 
 
-def test_choose_measure_calibrate(capsys):
+def test_calibrate_choose_then_collect_then_calibrate(capsys):
     """What to measure elsewhere is chosen, its times are filled in, and correct the predictor."""
     said = run_json(
         capsys, "calibrate", "predictor", "--choose", "12", "--device", "cpu", "--out", "chosen.csv"
@@ -280,13 +280,13 @@ def test_choose_measure_calibrate(capsys):
     assert abs(np.log(corrected["time_ms"] / 0.5)).mean() < 0.2
 
 
-def test_a_folder_is_no_list_of_runs(capsys):
+def test_calibrate_choose_refuses_folder(capsys):
     Path("chosen.csv").mkdir()
     choose = ("calibrate", "predictor", "--choose", "5", "--device", "cpu", "--out", "chosen.csv")
     assert "chosen.csv is not a list of runs" in fails(capsys, 2, *choose)
 
 
-def test_what_was_filled_in_is_not_overwritten(capsys):
+def test_calibrate_choose_keeps_filled_times(capsys):
     choose = ("calibrate", "predictor", "--choose", "5", "--device", "cpu", "--out")
     run_json(capsys, *choose, "chosen.csv")
     run_json(capsys, *choose, "chosen.csv")  # nothing was
@@ -300,7 +300,7 @@ def test_what_was_filled_in_is_not_overwritten(capsys):
     assert "holds 80 runs that are not among these" in fails(capsys, 2, *imports, "new.parquet")
 
 
-def test_what_cannot_be_held_out_is_said(capsys):
+def test_train_names_splits_that_cannot_be_held_out(capsys):
     write_runs("now.parquet", read_runs("old.parquet").assign(recorded_at="2030"))
     assert main(["train", "now.parquet", "--validate", "device,time", "--out", "p"]) == 0
     said = capsys.readouterr().out
@@ -310,7 +310,7 @@ def test_what_cannot_be_held_out_is_said(capsys):
     assert "it contains other files" in fails(capsys, 1, "train", "old.parquet", "--out", "mine")
 
 
-def test_why_there_is_no_roofline(capsys):
+def test_train_explains_missing_roofline(capsys):
     rng = np.random.default_rng(0)
     sizes = {f"problem.{c}": 2 ** rng.integers(5, 12, 40) for c in "MN"}
     runs = pd.DataFrame({"kernel": "gemm", "device": "d", "status": "ok", "time_ms": 1.0, **sizes})
@@ -325,7 +325,7 @@ def test_why_there_is_no_roofline(capsys):
     assert len(run_json(capsys, *predict, "M=64,N=64")["configs"]) == 1
 
 
-def test_configurations_are_ranked_by_an_objective(capsys):
+def test_predict_ranks_by_objective(capsys):
     runs = read_runs("old.parquet")
     watts = (40.0 + runs["config.work"] % 7).where(runs["status"] == "ok")
     write_runs("metered.parquet", runs.assign(power_w=watts))
@@ -354,7 +354,7 @@ def test_configurations_are_ranked_by_an_objective(capsys):
     assert "leave out --objective or --explain" in said
 
 
-def test_an_objective_that_was_not_learned_says_what_to_do(capsys):
+def test_predict_unlearned_objective_is_one_line(capsys):
     said = fails(
         capsys,
         1,
@@ -371,7 +371,7 @@ def test_an_objective_that_was_not_learned_says_what_to_do(capsys):
     assert "train it on runs with power_w" in said
 
 
-def test_a_predictor_of_power_alone(capsys):
+def test_predict_predictor_of_power_only(capsys):
     watts = read_runs("old.parquet").assign(time_ms=np.nan, power_w=50.0)
     watts.loc[watts["status"] != "ok", "power_w"] = np.nan
     watts["power_w"] += np.arange(len(watts)) % 7
@@ -385,7 +385,7 @@ def test_a_predictor_of_power_alone(capsys):
     assert run_json(capsys, *compared, "--config", "best")["target"] == "power_w"
 
 
-def test_rows_outside_are_pointed_out(capsys):
+def test_evaluate_names_rows_outside_training_range(capsys):
     far = read_runs("new.parquet").assign(device="Other CPU")
     write_runs("far.parquet", far)
     assert main(["evaluate", "predictor", "far.parquet"]) == 0
@@ -394,7 +394,7 @@ def test_rows_outside_are_pointed_out(capsys):
     assert "device=Other CPU: never seen" in said
 
 
-def test_a_choice_needs_a_device(capsys):
+def test_calibrate_choose_needs_device(capsys):
     choose = ("calibrate", "predictor", "--choose", "5")
     assert "give --device" in fails(capsys, 2, *choose, "--out", "chosen.csv")
     run_json(capsys, *choose, "new.parquet", "--out", "chosen.csv")
@@ -402,7 +402,7 @@ def test_a_choice_needs_a_device(capsys):
     assert there == set(read_runs("new.parquet")["device"])
 
 
-def test_a_training_is_tracked(capsys, place):
+def test_train_is_tracked_in_mlflow(capsys, place):
     uri = f"sqlite:///{place / 'mlflow.db'}"
     said = run_json(
         capsys, "train", "old.parquet", "--out", "p", "--mlflow", uri, "--validate", "grouped"
@@ -420,13 +420,13 @@ def test_a_training_is_tracked(capsys, place):
     )
 
 
-def test_an_unreachable_server_is_noticed_before_training(capsys):
+def test_train_unreachable_server_fails_before_training(capsys):
     arguments = ["train", "old.parquet", "--out", "p", "--mlflow", "http://127.0.0.1:9"]
     assert "start it, or set" in fails(capsys, 1, *arguments)
     assert not Path("p").exists()
 
 
-def test_drift_is_an_exit_code(capsys):
+def test_evaluate_drift_is_exit_code_1(capsys):
     steady = run_json(capsys, "evaluate", "predictor", "new.parquet", "--drift")
     assert steady["verdict"] == steady["targets"]["time_ms"]["verdict"] == "ok"
     assert steady["targets"]["time_ms"]["reasons"] == []
@@ -442,14 +442,14 @@ def test_drift_is_an_exit_code(capsys):
     assert captured.err == ""
 
 
-def test_drift_of_runs_that_were_learned_from_is_said(capsys):
+def test_evaluate_drift_names_runs_of_training(capsys):
     main(["evaluate", "predictor", "old.parquet", "--drift"])
     printed = capsys.readouterr().out
     assert "were in training: their errors say nothing about new runs" in printed
     assert printed.count("new runs") == 1
 
 
-def test_drift_of_another_kernel(capsys):
+def test_evaluate_drift_refuses_other_kernel(capsys):
     write_runs("other.parquet", read_runs("new.parquet").assign(kernel="other"))
     assert "knows 'toy', not 'other'" in fails(
         capsys, 1, "evaluate", "predictor", "other.parquet", "--drift"

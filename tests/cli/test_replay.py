@@ -50,7 +50,7 @@ def fails(capsys, code, *arguments):
     return captured.err.strip().splitlines()[-1].removeprefix("foretune: ")
 
 
-def test_one_result_per_space_and_searcher(capsys):
+def test_replay_has_one_result_per_space_and_searcher(capsys):
     said = run_json(
         capsys,
         "a.parquet",
@@ -77,7 +77,7 @@ def test_one_result_per_space_and_searcher(capsys):
     assert exhaustive["hit_95"] == 0.0
 
 
-def test_the_same_seed_says_the_same(capsys):
+def test_replay_same_seed_gives_same_result(capsys):
     arguments = ("a.parquet", "--searcher", "random", "--budget", "30", "--repeats", "4")
     one, two, other, apart = (
         run_json(capsys, *arguments, *more)["results"][0]
@@ -89,7 +89,7 @@ def test_the_same_seed_says_the_same(capsys):
     assert one != other
 
 
-def test_a_prior_is_learned_from_other_devices_alone(capsys):
+def test_replay_prior_learns_only_from_other_devices(capsys):
     arguments = ("a.parquet", "--searcher", "exhaustive", "--repeats", "1", "--budget", "10")
     (alone,) = run_json(capsys, *arguments)["results"]
     files = [p for name in "abc" for p in ("--prior", f"{name}.parquet")]
@@ -100,7 +100,7 @@ def test_a_prior_is_learned_from_other_devices_alone(capsys):
     assert "no prior for a: the runs have none of toy on a device other than Toy GPU" in says
 
 
-def test_a_users_model_may_be_the_prior(capsys, place, monkeypatch):
+def test_replay_prior_may_be_users_model(capsys, place, monkeypatch):
     (place / "own_prior.py").write_text("def guess(config):\n    return 100 - config['x']\n")
     monkeypatch.setattr(sys, "path", [*sys.path])
     arguments = ("a.parquet", "--searcher", "exhaustive", "--repeats", "1", "--budget", "3")
@@ -108,7 +108,7 @@ def test_a_users_model_may_be_the_prior(capsys, place, monkeypatch):
     assert guided["prior_devices"] == ["own_prior.py:guess"]
 
 
-def test_for_people(capsys):
+def test_replay_prints_tables(capsys):
     arguments = ["replay", "a.parquet", "b.parquet", "--repeats", "2", "--budget", "12"]
     names = ["--searcher", "random", "--searcher", "tpe"]
     assert main([*arguments, *names, "--prior", "c.parquet"]) == 0
@@ -120,14 +120,14 @@ def test_for_people(capsys):
 
 
 @pytest.mark.parametrize("name", ["curves.svg", "figures/curves.png"])
-def test_curves_are_drawn(capsys, name):
+def test_replay_draws_curves(capsys, name):
     arguments = ["replay", "a.parquet", "b.parquet", "--searcher", "random", "--repeats", "2"]
     assert main([*arguments, "--budget", "9", "--plot", name]) == 0
     assert Path(name).stat().st_size > 5000
     assert f"curves: {name}" in capsys.readouterr().out
 
 
-def test_a_table_of_several_spaces(capsys):
+def test_replay_table_of_several_spaces(capsys):
     both = pd.concat([space_runs(), space_runs(n=5)], ignore_index=True)
     write_runs("both.parquet", both)
     arguments = ("both.parquet", "--searcher", "random", "--repeats", "1", "--budget", "5")
@@ -149,11 +149,11 @@ def test_a_table_of_several_spaces(capsys):
         (["--plot", "curves.pdf"], "its name must end in .svg or .png"),
     ],
 )
-def test_bad_use(capsys, arguments, says):
+def test_replay_wrong_use_is_one_line(capsys, arguments, says):
     assert says in fails(capsys, 2, "a.parquet", *arguments)
 
 
-def test_what_cannot_be_replayed(capsys):
+def test_replay_unusable_table_is_one_line(capsys):
     failed = space_runs().assign(status="timeout", time_ms=np.nan)
     write_runs("failed.parquet", failed)
     for arguments, says in [

@@ -63,13 +63,13 @@ def filled():
 
 
 class TestStore:
-    def test_an_empty_one(self, capsys):
+    def test_store_empty_says_so(self, capsys):
         Store().forget()
         assert main(["store"]) == 0
         assert "tuned.db: nothing has been tuned yet" in capsys.readouterr().out
         assert run_json(capsys, "store")["subjects"] == []
 
-    def test_list(self, filled, capsys):
+    def test_store_lists_kernels(self, filled, capsys):
         listed = run_json(capsys, "store")["subjects"]
         assert [(s["subject"]["source"], s["measurements"]) for s in listed] == [
             (OLD.source, 3),
@@ -81,7 +81,7 @@ class TestStore:
         assert "9f3a4c5d" in out
         assert all(len(line) <= 80 for line in out.splitlines())
 
-    def test_show(self, filled, capsys):
+    def test_store_shows_problems(self, filled, capsys):
         chosen = Choice(Configuration(BLOCK=1024), 3, 0.0, "measured")
         filled.choose(SUBJECT, Problem(n=256, candidates="0af3"), chosen)
         old, new = run_json(capsys, "store", "softmax")["subjects"]
@@ -99,7 +99,7 @@ class TestStore:
         assert "n=256" not in out
         assert all(len(line) <= 80 for line in out.splitlines())
 
-    def test_to_another_machine(self, filled, place, capsys):
+    def test_store_exports_and_merges(self, filled, place, capsys):
         said = run_json(capsys, "store", "softmax", "--export", "out.json")
         assert said["subjects"] == 2
         merged = run_json(capsys, "store", "--merge", "out.json", "--store", "other.db")["merged"]
@@ -109,7 +109,7 @@ class TestStore:
         shipped = run_json(capsys, "store", "--store", "out.json")
         assert shipped["subjects"] == run_json(capsys, "store")["subjects"]
 
-    def test_forget(self, filled, capsys):
+    def test_store_forgets_chosen_part(self, filled, capsys):
         forget = ("store", "softmax", "--forget")
         said = run_json(capsys, *forget, "--source", "1111")
         assert said["forgotten"] == 3
@@ -159,14 +159,14 @@ class TestStore:
         Store("empty.db").forget()
         assert message in fails(capsys, code, "store", *arguments)
 
-    def test_from_the_store_to_a_predictor(self, filled, place, capsys):
+    def test_store_exports_table_to_train_on(self, filled, place, capsys):
         assert main(["store", "softmax", "--export", "runs.parquet"]) == 0
         assert "runs.parquet: 15 runs of " in capsys.readouterr().out
         assert run_json(capsys, "train", "runs.parquet", "--out", "p")["out"] == "p"
         message = "foretune store --store tuned.db --export tuned.parquet"
         assert message in fails(capsys, 1, "train", "tuned.db", "--out", "q")
 
-    def test_a_table_of_the_store_has_the_specs_of_this_machine(self, filled, place):
+    def test_store_table_has_specs_of_this_machine(self, filled, place):
         cpu = local_cpu(measure=False)
         here = Subject("softmax", "33", cpu.name, "foretune 0.1.0")
         filled.put(here, rows(here, "2026-03-01T00:00:00+00:00", sizes=(64,)))
@@ -189,14 +189,14 @@ class TestStore:
         ],
     )
     @pytest.mark.parametrize("store", [[], ["--store", "deep/none.db"]])
-    def test_what_only_reads_makes_nothing(self, place, capsys, arguments, store):
+    def test_store_reading_makes_no_file(self, place, capsys, arguments, store):
         said = fails(capsys, 1, *arguments, *store)
         assert (
             f"{'none.db' if store else 'tuned.db'} does not exist: nothing has been tuned" in said
         )
         assert list(place.iterdir()) == []
 
-    def test_people_see_80_columns(self, capsys, monkeypatch):
+    def test_store_tables_fit_80_columns(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")
         long = Subject(
             "fused_recurrent_gated_delta_rule_fwd_kernel",
@@ -227,14 +227,14 @@ class TestVllm:
         (place / B200).write_text(json.dumps(content, indent=4) + "\n")
         return place / B200
 
-    def test_there_and_back(self, file, place, capsys):
+    def test_store_vllm_file_round_trip(self, file, place, capsys):
         said = run_json(capsys, "store", "--merge", B200)["imported"][0]
         assert (said["kernel"], said["device"], said["choices"]) == ("fused_moe", "NVIDIA B200", 2)
         said = run_json(capsys, "store", "fused_moe", "--export", f"back/{B200}")
         assert said["tokens"] == 2
         assert (place / said["out"]).read_bytes() == file.read_bytes()
 
-    def test_a_kernel_already_known_gets_them(self, file, capsys):
+    def test_store_vllm_file_joins_known_kernel(self, file, capsys):
         known = Problem(tokens=1, E=128, N=1024, top_k=8)
         Store().choose(MOE, known, Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
         names = ["--map", "tokens=M", "--problem", "top_k=8"]
@@ -244,7 +244,7 @@ class TestVllm:
         said = run_json(capsys, "store", "fused_moe", "--export", B200, *names)
         assert said["tokens"] == 2
 
-    def test_quantized_layers(self, capsys):
+    def test_store_vllm_file_of_quantized_layer(self, capsys):
         problem = Problem(M=8, E=16, N=512, dtype="fp8_w8a8", block_n=128, block_k=64)
         Store().choose(MOE, problem, Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
         name = "E=16,N=512,device_name=NVIDIA_B200,dtype=fp8_w8a8,block_shape=[128,64].json"
@@ -269,7 +269,7 @@ class TestVllm:
 
 
 class TestExport:
-    def test_from_a_run_table(self, filled, place, capsys):
+    def test_export_function_from_run_table(self, filled, place, capsys):
         write_runs("runs.parquet", filled.runs(subjects=[SUBJECT]))
         said = run_json(capsys, "export", "runs.parquet", "--out", "deep/choose.py")
         assert (said["kernel"], said["device"], said["problems"]) == ("softmax", "NVIDIA H200", 4)
@@ -280,7 +280,7 @@ class TestExport:
         assert names["choose"](n=64) == {"BLOCK": 64}
         assert names["choose"](4096) == {"BLOCK": 1024}
 
-    def test_for_people(self, filled, capsys):
+    def test_export_prints_shares(self, filled, capsys):
         arguments = ["export", "--store", "tuned.db", "--kernel", "softmax", "--out", "f.py"]
         assert main(arguments) == 0
         out = capsys.readouterr().out
@@ -290,13 +290,13 @@ class TestExport:
         assert all(len(line) <= 80 for line in out.splitlines())
         assert out.endswith("function: f.py\n")
 
-    def test_of_the_default_store_and_its_only_kernel(self, filled, capsys):
+    def test_export_default_store_with_one_kernel(self, filled, capsys):
         assert run_json(capsys, "export", "--out", "f.py")["kernel"] == "softmax"
         message = "tuned.db holds nothing yet: tune a kernel, or give run tables"
         filled.forget()
         assert message in fails(capsys, 2, "export", "--out", "f.py")
 
-    def test_help_is_wrapped_once(self, capsys, monkeypatch):
+    def test_export_help_is_wrapped_once(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")
         assert main(["export", "--help-all"]) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -304,7 +304,7 @@ class TestExport:
         assert lines[first + 1].split()[:3] == ["on", "the", "same"]
         assert len(lines[first + 1].split()) > 6
 
-    def test_of_a_store_the_newest_code_counts(self, filled, capsys):
+    def test_export_uses_newest_code(self, filled, capsys):
         arguments = ["--kernel", "softmax", "--out", "f.py"]
         assert run_json(capsys, "export", "--store", "tuned.db", *arguments)["problems"] == 4
         filled.put(OLD, rows(OLD, "2027-01-01T00:00:00+00:00", sizes=(64,)))
@@ -312,7 +312,7 @@ class TestExport:
         assert said["problems"] == 1
         assert said["held_out"] == {"function": None, "single": None}
 
-    def test_what_was_not_measured_is_said(self, filled, capsys):
+    def test_export_names_unmeasured_choices(self, filled, capsys):
         rare = Configuration(BLOCK=999)
         best = [
             Measurement("softmax", Problem(n=n), rare, SUBJECT.device, Status.OK, 0.1)
@@ -324,7 +324,7 @@ class TestExport:
         out = " ".join(capsys.readouterr().out.split())
         assert "on 1 of 4 same problems its choice was not measured; if it failed there" in out
 
-    def test_studies_instead_of_a_function(self, filled, capsys):
+    def test_export_writes_optuna_studies(self, filled, capsys):
         write_runs("runs.parquet", filled.runs("softmax"))
         said = run_json(capsys, "export", "runs.parquet", "--optuna", "sqlite:///s.db")
         assert len(said["studies"]) == 4

@@ -26,7 +26,7 @@ def metered(monkeypatch):
 
 
 @pytest.mark.usefixtures("metered")
-def test_two_objectives_give_a_front(capsys):
+def test_tune_two_objectives_give_front(capsys):
     out = run_json(capsys, *TUNE, "--objective", "time", "--objective", "energy")
     assert [p["config"]["work"] for p in out["pareto"]] == [1, 2, 4, 8, 16]
     assert 0 < out["hypervolume"] < 1
@@ -40,7 +40,7 @@ def test_two_objectives_give_a_front(capsys):
 
 
 @pytest.mark.usefixtures("metered")
-def test_the_front_as_a_table(capsys):
+def test_tune_front_is_printed_as_table(capsys):
     assert (
         main([*TUNE, "--objective", "time", "--objective", "energy", "--limit", "power_w=50"]) == 0
     )
@@ -55,7 +55,7 @@ def test_the_front_as_a_table(capsys):
 
 
 @pytest.mark.usefixtures("metered")
-def test_a_limit_decides_who_wins(capsys):
+def test_tune_limit_decides_winner(capsys):
     arguments = (*TUNE, "--limit", "power_w=50", "--limit", "time_ms=1", "--runs", "r.parquet")
     out = run_json(capsys, *arguments)
     assert out["best"]["config"]["work"] == 2
@@ -67,19 +67,19 @@ def test_a_limit_decides_who_wins(capsys):
 
 
 @pytest.mark.usefixtures("metered")
-def test_a_default_that_breaks_a_limit_is_named(capsys):
+def test_tune_names_default_that_breaks_limit(capsys):
     assert main([*TUNE, "--limit", "power_w=10"]) == 0
     assert "the default violates a limit: power_w 12.5 > 10" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("metered")
-def test_nothing_within_the_limits(capsys):
+def test_tune_nothing_within_limits_is_error(capsys):
     line = fails(capsys, 1, *TUNE, "--limit", "power_w=1")
     assert line.startswith("none of 40 measured configurations is within power_w ≤ 1, nor is the")
 
 
 @pytest.mark.usefixtures("metered")
-def test_a_limit_on_what_nobody_says(capsys):
+def test_tune_limit_on_unknown_column_is_error(capsys):
     line = fails(capsys, 2, *TUNE, "--limit", "static.shared_bytes=1")
     assert "measurements of toy have no static.shared_bytes; they have time_ms, power_w" in line
 
@@ -93,7 +93,7 @@ def test_a_limit_on_what_nobody_says(capsys):
         (["--objective", "time", "--objective", "enrgy"], "did you mean 'energy'"),
     ],
 )
-def test_bad_input_is_one_line(capsys, options, message):
+def test_tune_bad_input_is_one_line(capsys, options, message):
     assert message in fails(capsys, 2, *TUNE, *options)
 
 
@@ -107,13 +107,13 @@ def test_bad_input_is_one_line(capsys, options, message):
         (["--limit", "power_w=300"], "limit 'power_w' needs a power meter"),
     ],
 )
-def test_without_a_meter_power_is_an_error(capsys, monkeypatch, options, message):
+def test_tune_power_without_meter_is_error(capsys, monkeypatch, options, message):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: None)
     assert message in fails(capsys, 1, *TUNE, *options)
 
 
 @pytest.mark.usefixtures("metered")
-def test_an_objective_given_twice_is_one(capsys):
+def test_tune_repeated_objective_counts_once(capsys):
     out = run_json(capsys, *TUNE, "--objective", "time", "--objective", "time")
     assert out["best"]["config"]["work"] == 1
     assert math.isclose(out["best"]["speedup"], 8)
@@ -126,7 +126,7 @@ class TestStore:
     def _runner(self, monkeypatch):
         monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", lambda *_, **__: FakeRunner())
 
-    def test_from_collect_to_tune_and_back(self, capsys):
+    def test_tune_reuses_and_writes_run_table(self, capsys):
         problem = ("--problems", "n=100", "--configs", "12")
         collected = run_json(capsys, "collect", "toy", *problem, "--out", "a.parquet")
         assert (collected["rows"], collected["reused"]) == (12, 0)
@@ -143,7 +143,7 @@ class TestStore:
         assert (listed["subject"]["kernel"], listed["measurements"]) == ("toy", 40)
         assert listed["choices"] == 1
 
-    def test_without_and_elsewhere(self, capsys):
+    def test_tune_store_none_and_other_store(self, capsys):
         run_json(capsys, *TUNE, "--store", "mine.db")
         run_json(capsys, *TUNE, "--store", "none")
         assert run_json(capsys, *TUNE, "--store", "mine.db")["best"]["known"] == 40
@@ -160,7 +160,7 @@ class TestStore:
             (["--budget", "9,auto:-1"], "regret -1"),
         ],
     )
-    def test_what_does_not_go_together(self, capsys, options, message):
+    def test_tune_options_that_exclude_each_other(self, capsys, options, message):
         assert message in fails(capsys, 2, *TUNE, *options)
 
     @pytest.mark.parametrize("option", [["--verify-seconds", "3"], ["--verify-again"]])
@@ -169,7 +169,7 @@ class TestStore:
         line = fails(capsys, 2, *TUNE, *two, *option)
         assert line.startswith("a Pareto front does not take verify_")
 
-    def test_a_front_has_no_regret(self, capsys, metered):
+    def test_front_takes_no_regret(self, capsys, metered):
         two = ("--objective", "time", "--objective", "energy")
         line = fails(capsys, 2, *TUNE, *two, "--budget", "auto")
         assert line == "a Pareto search has no regret: give a number as --budget"

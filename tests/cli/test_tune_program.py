@@ -40,7 +40,8 @@ print("imported")
 """
 
 
-def test_a_plain_function_of_a_module_that_tunes_when_it_is_imported(capsys, monkeypatch):
+@pytest.mark.extended
+def test_tune_function_of_module_that_tunes_at_import(capsys, monkeypatch):
     monkeypatch.setattr(verifier, "LOOKS", {1: 1.0})  # each process imports the module
     quick = Timing(max_seconds=0.02, warmup_s=0.001)
     monkeypatch.setattr(Timing, "__init__", lambda self, **_: vars(self).update(vars(quick)))
@@ -54,7 +55,7 @@ def test_a_plain_function_of_a_module_that_tunes_when_it_is_imported(capsys, mon
     assert out["best"]["baseline_time_ms"] > 0
 
 
-def test_what_a_plain_function_does_not_take(capsys):
+def test_tune_function_refuses_other_options(capsys):
     Path("undecorated.py").write_text("def sums(x, n=1): return x")
     for arguments, message in (
         (("sum", "--param", "n=1,2"), "did you mean 'sums'? known: sums"),
@@ -69,7 +70,7 @@ def test_what_a_plain_function_does_not_take(capsys):
         assert message in fails(capsys, 2, "tune", f"undecorated.py:{name}", *rest)
 
 
-def test_options_may_stand_before_the_program_or_after_it(capsys):
+def test_tune_program_options_before_or_after(capsys):
     own = ("--param", "tile=1..8:x2", *FAST, "--check", "sum 0x1f", "--budget", "4")
     before = ("--export", "t.json", "--name", "mine")
     assert main(["tune", "--json", *before, *PROGRAM, *own]) == 0
@@ -81,7 +82,7 @@ def test_options_may_stand_before_the_program_or_after_it(capsys):
     assert json.loads(Path("t.json").read_text())["config"] == {"tile": 8}
 
 
-def test_everything_after_a_program_with_options_before_is_its_own(capsys):
+def test_tune_program_keeps_its_own_options(capsys):
     arguments = ("--json", "--param", "tile=1,2", *FAST, "--check", r"\['--budget', '--check'\]")
     assert main(["tune", *arguments, *PROGRAM, "--budget", "--check"]) == 0
     assert json.loads(capsys.readouterr().out)["best"]["config"] == {"tile": 2}
@@ -105,11 +106,11 @@ def test_everything_after_a_program_with_options_before_is_its_own(capsys):
         ((), "nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM"),
     ],
 )
-def test_wrong_use_is_one_line(capsys, arguments, message):
+def test_tune_program_wrong_use_is_one_line(capsys, arguments, message):
     assert message in fails(capsys, 2, "tune", *arguments)
 
 
-def test_failures_are_counted(capsys, monkeypatch):
+def test_tune_program_counts_failures(capsys, monkeypatch):
     monkeypatch.setattr(verifier, "LOOKS", {1: 1.0})
     script = "import sys; sys.exit({tile} == 3)"
     options = ("--budget", "3", "--param", "tile=1,2,3", "--repeats", "1")
@@ -118,7 +119,7 @@ def test_failures_are_counted(capsys, monkeypatch):
     assert "1 of 3 failed, like tile=3: RuntimeError: it ends with exit code 1" in said
 
 
-def test_no_output_to_parse_is_one_line(capsys):
+def test_tune_program_without_time_in_output_is_one_line(capsys):
     line = fails(capsys, 1, "tune", *PROGRAM, "--param", "tile=1,2", "--time", "elapsed (.*)")
     assert "none of 2 configurations" in line
     assert "'elapsed (.*)' finds no time in its output: it ends with 'took 8.0 us" in line
@@ -132,7 +133,7 @@ void scale(float *x, const float *by, int n) {
 """
 
 
-def test_a_source_file(capsys, tmp_path):
+def test_tune_source_file(capsys, tmp_path):
     (tmp_path / "scale.c").write_text(C.replace("x[i] =", "((volatile float *)x)[i] ="))
     arguments = [
         "--kernel",
@@ -150,7 +151,14 @@ def test_a_source_file(capsys, tmp_path):
     assert main(["tune", "scale.c", "--json", *arguments]) == 0
     best = json.loads(capsys.readouterr().out)["best"]
     assert best["config"] == {"work": 1}
-    arguments = {"x": "float32", "x_0": 500, "by": "float32", "by_0": 500, "n": 500, "n_type": "int32"}
+    arguments = {
+        "x": "float32",
+        "x_0": 500,
+        "by": "float32",
+        "by_0": 500,
+        "n": 500,
+        "n_type": "int32",
+    }
     assert best["problem"] == {**arguments, "n_": 500}  # and the launch size
 
 
@@ -163,12 +171,12 @@ def test_a_source_file(capsys, tmp_path):
         (("--kernel", "scale", "--arg", "float32", "--param", "work=1"), "--arg 'float32': write"),
     ],
 )
-def test_wrong_use_of_a_source_is_one_line(capsys, arguments, message):
+def test_tune_source_wrong_use_is_one_line(capsys, arguments, message):
     Path("scale.c").write_text(C)
     assert message in fails(capsys, 2, "tune", "scale.c", *arguments)
 
 
-def test_arguments_are_arrays_and_numbers():
+def test_parse_argument_arrays_and_numbers():
     for text in ("int32=5000000000", "int8[4]=300"):  # no number of its type
         with pytest.raises(UsageError, match="write float32"):
             parse_argument(text)

@@ -55,7 +55,7 @@ def compare(kernel, *configs, max_seconds=0.0, problem=PROBLEM, seed=0):
     return runner.compare_interleaved(kernel, problem, configs or (FAST, SLOW), max_seconds, seed)
 
 
-def test_all_run_in_every_round_and_the_default_twice():
+def test_comparison_runs_all_in_every_round_and_default_twice():
     rounds = compare(Doubling())
     assert rounds.time_ms.keys() == {FAST.id, SLOW.id, DEFAULT_REPEATED}
     assert {len(times) for times in rounds.time_ms.values()} == {MIN_ROUNDS}
@@ -63,7 +63,7 @@ def test_all_run_in_every_round_and_the_default_twice():
     assert rounds.failures == {}
 
 
-def test_every_timed_call_has_new_inputs_and_a_round_a_new_order(monkeypatch):
+def test_comparison_new_inputs_per_call_and_new_order_per_round(monkeypatch):
     monkeypatch.setattr(module, "MIN_ROUNDS", 12)
     monkeypatch.setattr(module, "SLOW_MS", 1e9)  # on a busy machine, too
     kernel = Doubling()
@@ -77,7 +77,7 @@ def test_every_timed_call_has_new_inputs_and_a_round_a_new_order(monkeypatch):
     assert len(orders) > 1
 
 
-def test_a_result_that_another_contender_keeps_is_of_no_use():
+def test_comparison_kept_result_of_other_contender_is_useless():
     kept, hits = {}, []
 
     class Shared(Doubling):
@@ -117,7 +117,7 @@ def test_processes_build_in_different_orders():
     assert len(orders) > 1
 
 
-def test_a_library_call_runs_in_every_round_too():
+def test_comparison_library_call_runs_in_every_round():
     times = compare(Toy(), FAST).time_ms
     assert times.keys() == {FAST.id, DEFAULT_REPEATED, "library:NumPy"}
     assert len(times["library:NumPy"]) == MIN_ROUNDS
@@ -236,7 +236,7 @@ def fails(honest):
         (fails, "^ValueError: out of luck$"),
     ],
 )
-def test_who_cheats_or_fails_is_out_with_the_reason(cheat, reason):
+def test_comparison_cheat_or_failure_is_left_out_with_reason(cheat, reason):
     rounds = compare(Cheating(cheat))
     assert rounds.time_ms.keys() == {FAST.id, DEFAULT_REPEATED}
     with pytest.raises(AssertionError, match=reason):
@@ -259,11 +259,11 @@ class InPlace(Doubling):
         return launch
 
 
-def test_each_is_judged_by_its_own_output():
+def test_comparison_judges_each_by_its_own_output():
     assert compare(InPlace()).failures.keys() == {SLOW.id}
 
 
-def test_what_no_configuration_is_to_blame_for_ends_the_comparison(monkeypatch):
+def test_comparison_foreign_error_ends_it(monkeypatch):
     class LacksPackage(Doubling):
         def build(self, problem, config, inputs):
             raise MissingExtra("toylib", "toy", "the toy kernel")
@@ -308,7 +308,7 @@ def test_inputs_of_changing_shape_stay():
     assert compare(Growing()).failures == {}
 
 
-def test_the_arguments_of_a_function_are_replaced_where_it_reads_them():
+def test_comparison_replaces_arguments_in_place():
     seen = set()
 
     def double(x, out, way=0):
@@ -371,13 +371,13 @@ class DoublingClock(Timer):
         return 2 * super().sample_ms(launch, batch_size)
 
 
-def test_a_devices_clock_counts_however_busy_the_host_is(monkeypatch):
+def test_comparison_device_clock_counts_on_busy_host(monkeypatch):
     monkeypatch.setattr(benchmark, "timer_for", lambda *_: DoublingClock())
     times = compare(Spinning()).time_ms[FAST.id]
     assert times.min() > 3.9 * module.SLOW_MS
 
 
-def test_the_hosts_time_of_slow_launches_is_cpu_time(monkeypatch):
+def test_comparison_host_time_of_slow_launches_is_cpu_time(monkeypatch):
     monkeypatch.setattr(module, "_waits", lambda: 0)
     walls = []
 

@@ -24,25 +24,25 @@ def rows(runner, *behaviours):
     return measured
 
 
-def test_a_spoilt_input_is_no_wrong_result(isolated):
+def test_runner_spoilt_input_is_no_wrong_result(isolated):
     measured = rows(isolated, "ok", "poison", "ok", "ok")
     assert [m.ok for m in measured] == [True, False, True, True]
     assert measured[1].status is Status.WRONG_RESULT  # it runs more than once itself
 
 
-def test_a_spoilt_input_costs_one_row_in_this_process():
+def test_runner_spoilt_input_costs_one_row():
     runner = InProcessRunner(DEVICE, TIMING)
     after = rows(runner, "ok", "poison", "ok", "ok", "ok")[2:]
     assert [m.status for m in after].count(Status.WRONG_RESULT) <= 1
     assert after[-1].ok
 
 
-def test_who_forks_does_not_answer_for_others(isolated):
+def test_runner_forked_child_does_not_answer(isolated):
     measured = rows(isolated, "ok", "fork", "ok", "ok")
     assert [m.ok for m in measured][2:] == [True, True]
 
 
-def test_what_is_left_behind_ends_with_the_process(isolated):
+def test_runner_left_processes_end_with_worker(isolated):
     rows(isolated, "leave a child")
     children = psutil.Process(isolated._worker._process.pid).children(recursive=True)
     assert children
@@ -56,14 +56,14 @@ def daemons():
     return sum(DAEMON in line for line in lines)
 
 
-def test_a_daemon_ends_with_the_process(isolated):
+def test_runner_daemon_ends_with_worker(isolated):
     assert rows(isolated, "leave a daemon")[0].ok
     assert daemons() > 1
     isolated.close()
     assert daemons() == 0
 
 
-def test_a_daemon_ends_when_the_process_kills_itself(isolated):
+def test_runner_daemon_ends_if_worker_kills_itself(isolated):
     died, after = rows(isolated, "leave a daemon and die", "ok")
     assert died.error == "the process died: SIGKILL"
     assert after.ok
@@ -82,7 +82,7 @@ def test_texts_that_no_file_could_hold(isolated):
     assert after.ok
 
 
-def test_a_process_that_does_not_end_is_not_waited_for(isolated):
+def test_runner_does_not_wait_for_endless_process(isolated):
     assert rows(isolated, "ok")[0].ok
     start = time.monotonic()
     stays, after = rows(isolated, "close and stay", "ok")

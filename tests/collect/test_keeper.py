@@ -36,7 +36,7 @@ def end(code):
         ("[os.fork() or time.sleep(60) for _ in range(30)]; time.sleep(60)", -9),
     ],
 )
-def test_it_ends_like_its_worker(code, expected):
+def test_keeper_ends_like_its_worker(code, expected):
     assert end(code) == expected
 
 
@@ -56,7 +56,7 @@ time.sleep(0.3)
     assert str(lock).encode() not in open_files.stdout
 
 
-def test_a_worker_has_limits():
+def test_keeper_limits_worker():
     class Served:
         def limits(self):
             import resource

@@ -46,7 +46,7 @@ def error(kernel, problem, config, inputs):
     return kernel.relative_error(launch(), kernel.reference(inputs))
 
 
-def test_the_contract(case):
+def test_kernel_fulfils_contract(case):
     check_kernel(*case, configs=1, seed=3)  # each is compiled
 
 
@@ -136,7 +136,7 @@ def test_accuracy_of_formats(format_, group, layout, least, most):
     assert least <= error(kernel, problem, config, kernel.make_inputs(problem)) <= most
 
 
-def test_a_strict_limit_rejects_int4_and_accepts_int8():
+def test_quantized_kernel_strict_limit_rejects_int4_and_accepts_int8():
     kernel = QuantizedMatvec()
     problem = kernel.problem(N=100, K=500, max_error=0.02)
     inputs = kernel.make_inputs(problem)

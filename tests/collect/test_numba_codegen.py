@@ -35,13 +35,13 @@ def test_another_process_loads_what_one_compiled(new_process):
     assert not again.stats.cache_misses
 
 
-def test_other_functions_in_scope_are_other_code(new_process):
+def test_numba_cache_other_functions_in_scope_are_other_code(new_process):
     assert compiled(2.0)(3.0) == 7.0
     new_process()
     assert compiled(5.0)(3.0) == 16.0
 
 
-def test_without_a_folder_nothing_is_written(monkeypatch, tmp_path):
+def test_numba_cache_without_folder_writes_nothing(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(BUILD_FOLDER, raising=False)
     module._compile_function.cache_clear()

@@ -46,13 +46,13 @@ def test_replaced_functions_are_restored(owner, name):
     assert vars(owner)[name] is known
 
 
-def test_the_timer_gets_no_methods_of_its_own():
+def test_state_guard_timer_gets_no_new_methods():
     timing.CPU_TIMER.sample_ms = lambda launch, batch: 1e-6
     assert FunctionGuard().restore() == ["CPU_TIMER.sample_ms"]
     assert timing.CPU_TIMER.sample_ms(lambda: time.sleep(1e-3), 1) >= 1
 
 
-def test_a_configuration_that_replaces_the_checker_is_wrong_and_its_neighbor_is_not():
+def test_state_guard_replaced_checker_is_wrong_result():
     class Patches(Toy):
         def build(self, problem, config, inputs):
             if config["work"] == 2:
@@ -147,7 +147,7 @@ def test_folder_environment_and_cores_are_put_back(tmp_path, monkeypatch):
     assert (Path.cwd(), available_cores()) == (tmp_path, cores)
 
 
-def test_what_a_function_keeps_is_noticed():
+def test_state_guard_notices_kept_results():
     kept, table, count = {}, np.arange(3), 0
 
     def keeps(x, b=1, seen=[]):  # noqa: B006
@@ -172,7 +172,7 @@ def test_what_a_function_keeps_is_noticed():
 
 
 @pytest.mark.parametrize("output", [np.ones(0), np.full(3, np.nan), [], (None, [])])
-def test_a_default_that_computes_nothing_is_refused(output):
+def test_state_guard_refuses_default_that_computes_nothing(output):
     kernel = FunctionKernel(lambda x, b=1: output, {"b": [1, 2]}, (1.0,))
     runner = InProcessRunner(DEVICE, TIMING)
     with pytest.raises(MeasurementError, match="is empty or all NaN"):
@@ -189,7 +189,7 @@ def test_whole_numbers_and_booleans_are_invalidated():
     assert (read_only == 1).all()
 
 
-def test_an_error_that_cannot_be_read_is_a_row():
+def test_runner_unreadable_error_is_a_row():
     class Unreadable(Exception):
         def __str__(self):
             raise ValueError("not even this")

@@ -130,7 +130,7 @@ def test_real_problems_have_real_spaces(kernel, device, on_device):
 
 @pytest.mark.parametrize("device", LIMITS)
 @pytest.mark.parametrize("dtype", ["fp16", "int8"])
-def test_what_does_not_fit_is_kept_out(device, dtype, on_device):
+def test_triton_gemm_space_leaves_out_what_does_not_fit(device, dtype, on_device):
     on_device(device)
     limits, itemsize = LIMITS[device], 2 if dtype == "fp16" else 1
     kernel = get_kernel("triton_gemm")
@@ -263,7 +263,7 @@ def test_default_gemm_compiles(target, compiler, on_device):
     assert shared <= LIMITS[target].shared_bytes
 
 
-def test_a_product_with_one_token_compiles(compiler, on_device):
+def test_triton_gemm_one_token_compiles(compiler, on_device):
     on_device("sm_90")
     kernel = get_kernel("triton_gemm")
     config = {**kernel.default(kernel.problem(M=1, N=4096, K=4096)), "SPLIT_K": 4}
@@ -289,7 +289,7 @@ def test_default_quantized_gemm_compiles(target, compiler, on_device):
     assert code.metadata.shared <= LIMITS[target].shared_bytes
 
 
-def test_a_tile_that_is_kept_out_would_not_fit(compiler, on_device):
+def test_triton_gemm_left_out_tile_would_not_fit(compiler, on_device):
     on_device("sm_80")
     kernel = get_kernel("triton_gemm")
     space = kernel.space(kernel.problem(REAL[kernel.name]))

@@ -64,7 +64,7 @@ def test_lists_of_kernels_do_not_import_triton(monkeypatch):
         assert "needs a GPU" in finding.note
 
 
-def test_without_triton_a_kernel_says_how_to_get_it(monkeypatch):
+def test_triton_kernel_without_triton_names_extra(monkeypatch):
     for module in [m for m in sys.modules if m.startswith("foretune.collect.kernels.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "triton", None)  # makes importing it fail

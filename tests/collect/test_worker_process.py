@@ -80,7 +80,7 @@ def test_starting_and_importing_do_not_count(worker):
     assert worker.call("sleep", Slow(), limit_s=1.0) == "awake"
 
 
-def test_a_call_that_hangs_times_out_and_the_next_gets_a_new_process(worker):
+def test_worker_hanging_call_times_out_and_next_gets_new_process(worker):
     first = worker.call("pid", limit_s=20)
     assert worker.call("pid", limit_s=20) == first
     assert worker.calls_made == 2
@@ -104,7 +104,7 @@ def test_signals_without_a_name(worker):
     assert worker.call("sleep", 0, limit_s=20) == "awake"
 
 
-def test_no_limit(worker):
+def test_worker_call_without_limit(worker):
     assert worker.call("sleep", 0, limit_s=math.inf) == "awake"
 
 
@@ -132,7 +132,7 @@ def test_imports_print_nothing(worker, capfd):
     assert "imported" not in "".join(capfd.readouterr())
 
 
-def test_what_cannot_be_pickled_is_an_error_with_advice(worker):
+def test_worker_unpicklable_argument_is_error_with_advice(worker):
     with pytest.raises(
         MeasurementError, match=r"it cannot be sent to another process: .*; send something else"
     ):
@@ -142,7 +142,7 @@ def test_what_cannot_be_pickled_is_an_error_with_advice(worker):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc: run it on Linux")
-def test_the_child_gets_variables_but_no_descriptors(worker, tmp_path, monkeypatch):
+def test_worker_gets_variables_but_no_descriptors(worker, tmp_path, monkeypatch):
     monkeypatch.setenv("FROM_THE_PARENT", "1")
     with (tmp_path / "open").open("w") as file:
         os.set_inheritable(file.fileno(), True)
@@ -189,7 +189,7 @@ worker.call("hang", limit_s=600)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGKILL: run it on Linux or macOS")
-def test_the_child_ends_with_its_parent_even_in_a_call():
+def test_worker_ends_with_parent_even_in_call():
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     with parent:
         child = psutil.Process(int(parent.stdout.readline()))
@@ -218,13 +218,13 @@ sys.exit(code)
 
 @pytest.mark.skipif(os.name != "posix", reason="closes descriptors with sh: run it on Linux")
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_caller_whose_streams_are_closed(closed):
+def test_worker_of_caller_with_closed_streams(closed):
     words = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, CALLER]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (5, ""), done.stderr
 
 
-def test_a_temporary_folder_whose_path_is_too_long_for_a_socket(worker, tmp_path, monkeypatch):
+def test_worker_temporary_folder_with_long_path(worker, tmp_path, monkeypatch):
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -262,7 +262,7 @@ def test_bytes_outside_messages_are_skipped(before, content, after):
         assert there.receive(1) == (2, "next")
 
 
-def test_a_truncated_message_is_skipped(ends):
+def test_channel_skips_truncated_message(ends):
     here, there, sock = ends
     sock.sendall(MARK + _HEADER.pack(1, 500, 0) + b"a part of it")
     sock.sendall(MARK + _HEADER.pack(1, 2**63, 0))
@@ -270,7 +270,7 @@ def test_a_truncated_message_is_skipped(ends):
     assert there.receive(1) == (2, "whole")
 
 
-def test_a_large_message_is_searched_once(ends):
+def test_channel_searches_large_message_once(ends):
     """Not again for each piece that arrives: outputs under judgment have hundreds of megabytes."""
 
     class Counting(bytearray):
@@ -300,14 +300,14 @@ def test_waits_are_bounded(ends):
         here.send(1, b"\0" * 10_000_000, 0.05)  # the other end does not read
 
 
-def test_a_closed_connection_is_noticed(ends):
+def test_channel_notices_closed_connection(ends):
     here, there, _ = ends
     here.close()
     with pytest.raises(EOFError):
         there.receive(1)
 
 
-def test_a_sender_without_the_mark_is_ignored(ends):
+def test_channel_ignores_sender_without_mark(ends):
     _, there, sock = ends
     Channel(sock, b"another").send(1, "hello")
     with pytest.raises(TimeoutError):

@@ -24,14 +24,14 @@ def unpack(planes, scales, columns):
     return numbers.reshape(rows, groups * words * WORD)[:, :columns]
 
 
-def test_the_contract():
+def test_bit_planes_fulfils_contract():
     check_kernel(KERNEL, [{"N": 37, "K": 300}, {"N": 1, "K": 1}], configs=2, seed=3)
 
 
 @pytest.mark.parametrize(
     ("bits", "x_bits"), [*((bits, 8) for bits in BITS), (min(BITS), 2), (max(BITS), 2)]
 )
-def test_the_product_is_that_of_the_rounded_numbers(bits, x_bits):
+def test_bit_planes_product_is_that_of_rounded_numbers(bits, x_bits):
     inputs = KERNEL.make_inputs(PROBLEM)
     config = Configuration(bits=bits, x_bits=x_bits, group=128, threads=1)
     w, w_scales, _ = pack(inputs["w"], bits, 128)
@@ -41,7 +41,7 @@ def test_the_product_is_that_of_the_rounded_numbers(bits, x_bits):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
-def test_every_bit_lowers_the_error():
+def test_bit_planes_every_bit_lowers_error():
     inputs = KERNEL.make_inputs(KERNEL.problem(N=256, K=512))
     expected = KERNEL.reference(inputs)
     errors = [

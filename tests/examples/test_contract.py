@@ -41,7 +41,7 @@ for location, problem in json.loads(sys.argv[1]).items():
     VERSIONS[0] < (3, 7) and VERSIONS[1] >= (2, 4),
     reason="needs a Triton whose interpreter works with this NumPy: pip install 'triton>=3.7'",
 )
-def test_the_contract():
+def test_example_kernel_fulfils_contract():
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     problems = {str(FOLDER / location): problem for location, problem in PROBLEMS.items()}
     done = subprocess.run(

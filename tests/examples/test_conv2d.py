@@ -19,7 +19,7 @@ PROBLEMS = [
 ]
 
 
-def test_the_contract():
+def test_conv2d_fulfils_contract():
     check_kernel(KERNEL, PROBLEMS, configs=1, seed=7)  # each is compiled
 
 
@@ -53,13 +53,13 @@ def test_single_thread_and_all_threads_agree():
     assert all(np.array_equal(outputs[0], other) for other in outputs)
 
 
-def test_a_filter_larger_than_the_image():
+def test_conv2d_filter_larger_than_image():
     with pytest.raises(ProblemError, match="does not fit"):
         KERNEL.problem(H=4, W=9, C=1, F=1, R=5)
 
 
 @pytest.mark.parametrize("order", ["hfc", "cfh", "fch"])
-def test_a_tile_is_visited_once_per_block_of_channels(order):
+def test_conv2d_visits_tile_once_per_block_of_channels(order):
     problem = KERNEL.problem(H=7, W=9, C=50, F=37, R=3)
     for split in ("rows", "filters"):
         config = {**KERNEL.default(problem), "order": order, "block_c": 32, "split": split}

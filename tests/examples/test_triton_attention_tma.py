@@ -48,7 +48,7 @@ def test_spaces(limits, on_device):
         ("sm_100", {"WARP_SPECIALIZE": True}, "tcgen05.mma"),
     ],
 )
-def test_it_compiles(architecture, more, unit, on_device):
+def test_triton_attention_tma_compiles(architecture, more, unit, on_device):
     on_device(HOPPER)
     problem, target = KERNEL.problem(seq_len=512, heads=2, dtype="fp16"), get_target(architecture)
     config = Configuration({**KERNEL.default(problem), **more})

@@ -50,7 +50,7 @@ def test_spaces(limits, on_device):
         ("sm_100", {"PERSISTENT": True, "WARP_SPECIALIZE": True}, "tcgen05.mma"),
     ],
 )
-def test_it_compiles(architecture, more, unit, on_device):
+def test_triton_gemm_tma_compiles(architecture, more, unit, on_device):
     on_device(HOPPER)
     problem, target = KERNEL.problem(M=512, N=512, K=512), get_target(architecture)
     config = Configuration({**KERNEL.default(problem), "BLOCK_M": 128, **more})

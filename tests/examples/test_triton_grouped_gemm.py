@@ -126,7 +126,7 @@ def test_more_experts_per_token_than_there_are():
     skew=st.floats(0, 4),
     share=st.floats(0, 1),
 )
-def test_every_token_finds_its_experts(tokens, experts, skew, share):
+def test_grouped_gemm_routes_every_token(tokens, experts, skew, share):
     top_k = 1 + int(share * (experts - 1))
     counts = expert_counts(tokens, experts, top_k, skew)
     assert counts.sum() == tokens * top_k
@@ -135,7 +135,7 @@ def test_every_token_finds_its_experts(tokens, experts, skew, share):
     assert np.all(np.diff(counts) <= 0)
 
 
-def test_no_expert_gets_a_token_twice():
+def test_grouped_gemm_routes_no_token_twice():
     problem = KERNEL.problem(tokens=23, experts=7, top_k=4, N=1, K=1, skew=1.5)
     rng = np.random.default_rng(3)
     counts = rng.permutation(expert_counts(23, 7, 4, 1.5))
@@ -146,7 +146,7 @@ def test_no_expert_gets_a_token_twice():
     assert np.array_equal(np.bincount(token_of), np.full(23, 4))
 
 
-def test_the_default_compiles(tmp_path, monkeypatch, on_device):
+def test_grouped_gemm_default_compiles(tmp_path, monkeypatch, on_device):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not set
     on_device("sm_80")

@@ -117,7 +117,7 @@ def test_numbers_of_a_gpu():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("cache", ["cold", "warm"])
-def test_a_gpu_is_measured(kernel, cache):
+def test_example_is_measured_on_gpu(kernel, cache):
     device = next(d for d in local_devices() if d.kind == "gpu")
     problem = kernel.problem(REAL[kernel.name], cache=cache)
     timing = Timing(max_seconds=0.1)
@@ -239,7 +239,7 @@ def test_inputs_follow_the_seed(kernel, pretend):
 # ---- without a GPU ----
 
 
-def test_a_machine_without_a_gpu_says_so(kernel, monkeypatch):
+def test_example_without_gpu_is_one_line(kernel, monkeypatch):
     problem = kernel.problem(REAL[kernel.name])
     cpu = InProcessRunner(Device("Some CPU", "cpu"))
     monkeypatch.setattr(runner, "local_gpus", list)
@@ -288,7 +288,7 @@ def test_defaults_compile(kernel, device, compiler, pretend):
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA GeForce RTX 4090"])
-def test_what_needs_most_of_shared_memory_fits(kernel, device, compiler, pretend):
+def test_example_largest_use_of_shared_memory_fits(kernel, device, compiler, pretend):
     pretend(device)
     problem = kernel.problem(SMALL[kernel.name])
     space = kernel.space(problem)

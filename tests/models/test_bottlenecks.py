@@ -202,8 +202,15 @@ def test_bottlenecks_of_candidates_come_from_predicted_time(predictor, runs):
 
 
 def test_bottlenecks_without_counters_and_roofline_are_empty(runs):
-    plain = Predictor(targets=("time_ms",)).fit(runs.assign(kernel="theirs"))
-    assert set(bottlenecks(plain, runs.assign(kernel="theirs"))["bottleneck"]) == {""}
+    names = {f"problem.{size}": f"problem.their_{size}" for size in "MNK"}
+    theirs = runs.assign(kernel="theirs").rename(columns=names)
+    plain = Predictor(targets=("time_ms",)).fit(theirs)
+    assert set(bottlenecks(plain, theirs)["bottleneck"]) == {""}
+
+
+def test_a_counter_that_is_absent_is_unknown():
+    rows = pd.DataFrame({"counter.Compute (SM) Throughput": [20.0, 90.0], "device": "any"})
+    assert name_bottlenecks(counted_shares(rows)).tolist() == ["", "compute"]
 
 
 @pytest.mark.parametrize(

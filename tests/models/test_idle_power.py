@@ -97,9 +97,28 @@ def test_drop_idle_power_drops_rows_without_time():
     assert kept["power_w"].notna().all()
 
 
-def test_is_idle_power_short_or_unknown_runs_are_kept(toy_runs, matmul):
+def test_is_idle_power_without_a_family_finds_long_launches_at_the_lowest_power():
+    runs, busy = late(metered())
+    found = is_idle_power(None, runs)
+    assert found[busy].all()
+    assert not found[runs["power_w"] > 150].any()
+    assert not found[runs["time_ms"] < 0.03].any()
+
+
+@pytest.mark.parametrize(("share", "learned"), [(0.1, True), (0.6, False)])
+def test_drop_idle_power_without_a_family_refuses_power_if_a_third_is_idle(share, learned):
+    runs = metered(count=400).assign(kernel="theirs")
+    runs, _ = late(runs[runs["time_ms"] > 0.03].reset_index(drop=True), share)
+    with pytest.warns(DataWarning, match="idle board") as caught:
+        kept = drop_implausible(None, runs)
+    assert kept["power_w"].notna().any() == learned
+    refusal = r"power is not learned: \d+% of the rows are idle"
+    assert (re.search(refusal, str(caught[0].message)) is None) == learned
+    assert kept["time_ms"].notna().all()
+
+
+def test_is_idle_power_short_runs_are_kept(toy_runs, matmul):
     runs, _ = late(metered())
-    assert not is_idle_power(None, runs).any()
     short = runs.assign(time_ms=runs["time_ms"] * 0.029 / runs["time_ms"].max())
     assert not is_idle_power(family_for("gemm", short), short).any()
     hot = runs[runs["power_w"] > 400]
@@ -125,9 +144,10 @@ def test_is_idle_power_finds_recorded_sweep(shared_data):
         }
     )
     idle = runs["power_w"] < 40
-    found = is_idle_power(family_for("gemm", runs), runs)
-    assert found[idle].mean() > 0.95
-    assert not found[~idle].any()
+    for family in (family_for("gemm", runs), None):
+        found = is_idle_power(family, runs)
+        assert found[idle].mean() > 0.95
+        assert not found[~idle].any()
 
 
 @pytest.mark.shared_data
@@ -135,5 +155,5 @@ def test_is_idle_power_finds_recorded_sweep(shared_data):
 def test_is_idle_power_recorded_meters_are_kept(shared_data, name):
     path = shared_data / "llm" / f"power_h200_{name}.parquet"
     runs = import_runs(path, "aiconfigurator").runs
-    found = is_idle_power(family_for(str(runs["kernel"].iloc[0]), runs), runs)
-    assert found.mean() < 0.01
+    for family in (family_for(str(runs["kernel"].iloc[0]), runs), None):
+        assert is_idle_power(family, runs).mean() < 0.01

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_the_arithmetic_imports_nothing_heavy():
+def test_planning_arithmetic_imports_nothing_heavy():
     code = (
         "import sys; from foretune.plan import Formats, Layout, Workload, describe_model; "
         "from foretune.plan import find_system; "

@@ -26,7 +26,7 @@ class Belief:
 
 
 @pytest.mark.parametrize("gain", [-2.0, -0.5, 0.0, 1.5])
-def test_the_expected_improvement_is_the_integral(gain):
+def test_expected_improvement_equals_integral(gain):
     belief = Belief(np.array([1.0 - gain]), np.array([0.7]))
     values = np.linspace(-8.0, 8.0, 100_001)
     improvement = np.maximum(1.0 - values, 0.0) * norm.pdf(values, 1.0 - gain, 0.7)
@@ -42,13 +42,13 @@ def test_far_from_any_improvement_there_is_still_an_order():
     assert least < more
 
 
-def test_the_probability_is_that_of_the_normal_distribution():
+def test_log_probability_below_equals_normal_distribution():
     belief = Belief(np.array([0.0, 1.0, 60.0]), np.array([1.0, 2.0, 1.0]))
     found = log_probability_below(belief, 0.0)
     assert np.allclose(found, norm.logcdf([0.0, -0.5, -60.0]))
 
 
-def test_the_regret_of_what_is_known_is_its_distance_from_the_best():
+def test_expected_regret_without_uncertainty_is_distance_from_best():
     times = np.array([1.0, 1.3, np.inf])
     belief = Belief(np.zeros(3), np.ones(3))
     known, slower, failed = expected_regrets(belief, times)
@@ -57,7 +57,7 @@ def test_the_regret_of_what_is_known_is_its_distance_from_the_best():
     assert np.isinf(failed)
 
 
-def test_the_regret_grows_with_what_is_not_known():
+def test_expected_regret_grows_with_uncertainty():
     times = np.array([1.0, np.nan, np.nan])
     sure, unsure = (
         expected_regrets(Belief(np.zeros(3), np.full(3, spread)), times)[0]
@@ -81,7 +81,7 @@ def test_candidates_that_go_together_are_to_be_feared_less():
     assert together < 0.6 * apart
 
 
-def test_only_those_that_may_be_best_are_looked_at():
+def test_expected_regret_ignores_hopeless_candidates():
     many = SHORTLIST + 44
     belief = Belief(np.arange(many) / many, np.full(many, 0.1))
     expected = expected_regrets(belief, np.full(many, np.nan))
@@ -89,5 +89,5 @@ def test_only_those_that_may_be_best_are_looked_at():
     assert np.isfinite(expected[:SHORTLIST]).all()
 
 
-def test_nothing_runs():
+def test_expected_regret_nothing_runs():
     assert np.isinf(expected_regrets(Belief(np.zeros(2), np.ones(2)), np.full(2, np.inf))).all()

@@ -57,20 +57,20 @@ def test_words_are_one_axis_each():
     assert np.allclose(distances, distances[0])
 
 
-def test_a_size_that_need_not_apply_is_a_size_and_a_word():
+def test_encoding_optional_size_has_size_and_indicator():
     X, coordinates = points(SearchSpace({"unroll": ("off", 1, 2, 4, 8)}))
     assert len(coordinates) == 2
     assert np.allclose(X[1:, 1], [0, 1 / 3, 2 / 3, 1])
     assert X[0, 1] == 0.5
 
 
-def test_what_does_not_vary_has_no_axis():
+def test_encoding_constant_parameter_has_no_axis():
     X, coordinates = points(SearchSpace({"one": (7,)}))
     assert len(coordinates) == 0
     assert X.shape == (1, 0)
 
 
-def test_the_launch_geometry_is_seen():
+def test_encoding_includes_launch_geometry():
     space = SearchSpace(TILES)
     alone = len(ConfigurationEncoder(space))
     problem = Problem(size_0=1000)
@@ -83,7 +83,7 @@ def test_the_launch_geometry_is_seen():
 
 
 @pytest.mark.parametrize("numbers", [[3], [], [2, 0]])
-def test_some_are_placed_like_all(numbers):
+def test_encoding_of_some_equals_encoding_of_all(numbers):
     space = SearchSpace(TILES)
     X, coordinates = points(space)
     assert np.array_equal(coordinates.encode(np.array(numbers, dtype=int)), X[numbers])

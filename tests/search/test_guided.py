@@ -38,7 +38,7 @@ class Forward(Searcher):
 
 
 @pytest.mark.parametrize("kind", ["tpe", "random", Forward])
-def test_a_prior_is_never_ignored(kind):
+def test_guided_searcher_uses_prior(kind):
     alone = [evaluations(make_searcher(kind, SPACE, seed=seed)) for seed in range(3)]
     guided = [
         evaluations(make_searcher(kind, SPACE, seed=seed, prior=make_prior(SPACE)))
@@ -47,7 +47,7 @@ def test_a_prior_is_never_ignored(kind):
     assert np.mean(guided) <= 0.35 * np.mean(alone)
 
 
-def test_a_shuffled_prior_costs_little():
+def test_guided_searcher_shuffled_prior_costs_little():
     good = make_prior(SPACE)
     shuffled = Prior(np.random.default_rng(1).permutation(good.log_mean), 0.05, good.p_valid)
     alone = [evaluations(make_searcher("random", SPACE, seed=seed)) for seed in range(5)]
@@ -58,7 +58,7 @@ def test_a_shuffled_prior_costs_little():
 
 
 @pytest.mark.parametrize("kind", ["surrogate", "exhaustive"])
-def test_who_uses_it_needs_no_guide(kind):
+def test_make_searcher_that_uses_prior_is_not_guided(kind):
     searcher = make_searcher(kind, SPACE, prior=make_prior(SPACE))
     assert searcher.uses_prior
     assert not isinstance(searcher, GuidedSearcher)
@@ -79,7 +79,7 @@ def test_turns():
         assert asked[n] == min(i for i in range(len(SPACE)) if i not in asked[:n])
 
 
-def test_the_prior_is_checked_before_the_other_has_a_turn():
+def test_guided_searcher_checks_prior_first():
     asked = []
     for kind in (Forward, "surrogate"):
         searcher = make_searcher(kind, SPACE, prior=make_prior(SPACE))
@@ -87,7 +87,7 @@ def test_the_prior_is_checked_before_the_other_has_a_turn():
     assert asked[0] == asked[1]
 
 
-def test_the_guide_says_when_to_stop():
+def test_guided_searcher_regret_is_guides_estimate():
     assert RandomSearcher(SPACE).expected_regret() == float("inf")
     searcher = make_searcher("random", SPACE, prior=make_prior(SPACE))
     for _ in range(20):

@@ -48,7 +48,7 @@ def alone():
 
 
 @pytest.mark.parametrize("name", GUIDES)
-def test_a_guided_search_needs_fewer_evaluations(name, alone):
+def test_users_guide_needs_fewer_evaluations(name, alone):
     prior = prior_from_predictor(GUIDES[name](), PROBLEM, SPACE, ANY_DEVICE)
     needed = {searcher: evaluations(searcher, prior, range(1)) for searcher in SEARCHERS}
     assert all(needed[s] < alone[s] for s in SEARCHERS), (needed, alone)
@@ -60,7 +60,7 @@ def test_a_guided_search_needs_fewer_evaluations(name, alone):
     unit=st.floats(1e-3, 1e3),
     searcher=st.sampled_from(("surrogate", "random")),
 )
-def test_a_guide_is_asked_in_its_order_first(order, unit, searcher):
+def test_users_guide_order_comes_first(order, unit, searcher):
     space = SearchSpace({"a": (1, 2, 3), "b": (1, 2, 4, 8)})
     rank = dict(zip(space, order, strict=True))
 
@@ -74,7 +74,7 @@ def test_a_guide_is_asked_in_its_order_first(order, unit, searcher):
     assert [rank[c] for c in asked] == [0, 1]
 
 
-def test_other_problems_are_predicted_row_by_row():
+def test_users_guide_predicts_other_problems_row_by_row():
     model = make_guide(lambda rows: rows["M"] * 10.0 + rows["block_m"])
     configs = [SPACE[5], SPACE[9], SPACE[5]]
     problems = [ft.Problem(M=1), ft.Problem(M=2), ft.Problem(M=1)]
@@ -121,7 +121,7 @@ class TestWaysIn:
         predicted = predictor.predict_space(problem, some, toy_device)
         assert found.best == some[int(np.argmin(predicted["time_ms"] / predicted["p_valid"]))]
 
-    def test_an_optuna_study(self):
+    def test_users_guide_in_optuna_study(self):
         space = {n: CategoricalDistribution(v) for n, v in SPACE.parameters.items()}
         sampler = SurrogateSampler(
             seed=0, predictor=toy_models.pipeline(), problem=PROBLEM, search_space=space

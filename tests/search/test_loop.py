@@ -47,24 +47,24 @@ class Counting(ExhaustiveSearcher):
         return self.regret
 
 
-def test_the_budget_ends_a_search():
+def test_search_budget_ends_it():
     searcher = Counting(SPACE)
     result = run(search(searcher, Stopping(7)), measure)
     assert (result.measured, result.reason) == (7, "budget")
     assert [m.config for m in searcher.told] == [SPACE[i] for i in range(7)]
 
 
-def test_no_budget_measures_nothing():
+def test_search_without_budget_measures_nothing():
     loop = search(Counting(SPACE), Stopping(0), until_one_runs=True)
     assert run(loop, lambda configs: pytest.fail(f"{configs} are measured")).measured == 0
 
 
-def test_an_exhausted_space_ends_a_search():
+def test_search_exhausted_space_ends_it():
     result = run(search(RandomSearcher(SPACE), Stopping()), measure)
     assert (result.measured, result.reason) == (len(SPACE), "exhausted")
 
 
-def test_a_small_regret_ends_a_search():
+def test_search_small_regret_ends_it():
     searcher = Counting(SPACE)
 
     def measure_two(configs):
@@ -90,7 +90,7 @@ def test_first_configurations_are_measured_once():
     assert sorted(numbers) == [*range(len(SPACE))]
 
 
-def test_the_budget_is_exceeded_until_one_runs():
+def test_search_budget_is_exceeded_until_one_runs():
     searcher, ran = Counting(SPACE), itertools.count()
 
     def mostly_fails(configs):
@@ -175,7 +175,7 @@ def test_seconds_end_a_search_and_are_costs():
     assert len(searcher.told) == 4
 
 
-def test_what_is_under_way_when_time_is_up_is_waited_for():
+def test_search_waits_for_running_measurements_at_time_limit():
     clock, searcher = [0.0], Counting(SPACE)
     loop = search(searcher, Stopping(seconds=1.0), parallel=2, clock=lambda: clock[0])
     first, second = next(loop).start
@@ -196,7 +196,7 @@ def test_regret_is_not_computed_while_nothing_can_start():
     assert searcher.times_asked == before
 
 
-def test_a_driver_that_loses_or_invents_measurements_is_told():
+def test_search_driver_that_loses_or_invents_measurements_fails():
     with pytest.raises(UsageError, match="2 configurations have no measurement"):
         run(search(Counting(SPACE), Stopping(5), parallel=2), lambda configs: [])
     with pytest.raises(UsageError, match="report each started configuration once"):

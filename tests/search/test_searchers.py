@@ -38,7 +38,7 @@ def perfect_prior(law=toy_ms, spread=0.05):
 
 
 @pytest.mark.parametrize("name", SEARCHERS)
-def test_the_contract(name, monkeypatch):
+def test_searcher_fulfils_contract(name, monkeypatch):
     """It holds however little a policy has learned, and however seldom a sampler is asked again."""
     try:
         if name in ("tpe", "cmaes"):
@@ -46,17 +46,17 @@ def test_the_contract(name, monkeypatch):
 
             monkeypatch.setattr(searchers, "MAX_RETRIES", 3)
         if name == "policy":
-            from foretune.search.policies import agent, policy
+            from foretune.search.policies import agent, searcher
 
             brief = agent.TrainingSchedule(updates=3, episodes=16)
-            monkeypatch.setattr(policy, "SHORT_TRAINING", brief)
-            monkeypatch.setattr(policy, "UPDATES_PER_TELL", 1)
+            monkeypatch.setattr(searcher, "SHORT_TRAINING", brief)
+            monkeypatch.setattr(searcher, "UPDATES_PER_TELL", 1)
         check_searcher(name)
     except MissingExtra as e:
         pytest.skip(str(e))
 
 
-def test_there_are_searchers():
+def test_registered_searchers():
     assert {"random", "exhaustive", "tpe", "surrogate"} <= set(SEARCHERS)
     assert len(SPACE) > 100
     assert BEST in SPACE
@@ -92,7 +92,7 @@ def vast_ms(config):
     return 1.0 + sum(abs(math.log2(v) - 5 - i % 3) for i, v in enumerate(config.values())) / 10
 
 
-def test_a_space_that_cannot_be_listed_is_searched():
+def test_searcher_space_too_large_to_enumerate():
     best = {
         name: min(
             vast_ms(c)
@@ -111,11 +111,11 @@ def test_exhaustive_goes_in_order_or_by_the_prior():
 
 
 @pytest.mark.parametrize("name", ["surrogate", "exhaustive"])
-def test_a_perfect_prior_finds_the_optimum_at_the_first_ask(name):
+def test_surrogate_perfect_prior_proposes_optimum_first(name):
     assert make(name, prior=perfect_prior()).ask() == [BEST]
 
 
-def test_a_prior_keeps_the_surrogate_from_what_fails():
+def test_surrogate_prior_avoids_failures():
     fast_if_it_ran = perfect_prior(law=lambda c: 0.3 * toy_ms(c) if fails(c) else toy_ms(c))
     heedless = Prior(fast_if_it_ran.log_mean, fast_if_it_ran.log_spread, np.ones(len(SPACE)))
     assert make("surrogate", prior=fast_if_it_ran).ask() == [BEST]
@@ -127,7 +127,7 @@ def evaluations_until(asked, within):
     return next((i for i, c in enumerate(asked, 1) if not fails(c) and toy_ms(c) <= good), math.inf)
 
 
-def test_the_surrogate_alone_beats_random():
+def test_surrogate_without_prior_beats_random():
     needed = {
         name: np.median(
             [evaluations_until(propose(make(name, seed=s), 99), 1.05) for s in range(5)]
@@ -137,7 +137,7 @@ def test_the_surrogate_alone_beats_random():
     assert needed["surrogate"] < needed["random"] / 3
 
 
-def test_a_misleading_prior_costs_but_does_not_trap():
+def test_surrogate_misleading_prior_costs_but_does_not_trap():
     def wrong(config):  # tile the wrong way round, order the wrong one
         return (
             toy_ms(config)
@@ -153,24 +153,24 @@ def test_a_misleading_prior_costs_but_does_not_trap():
     assert evaluations_until(asked, 1.10) < chance
 
 
-def test_a_prior_upside_down_does_not_trap_either():
+def test_surrogate_reversed_prior_does_not_trap():
     upside_down = perfect_prior(law=lambda c: 1 / toy_ms(c), spread=0.5)
     asked = propose(make("surrogate", prior=upside_down), budget=len(SPACE) // 2)
     assert evaluations_until(asked, 1.10) <= len(SPACE) // 2
 
 
-def test_a_prior_of_another_space_is_refused():
+def test_searcher_prior_of_other_space_is_refused():
     with pytest.raises(UsageError, match="the prior is for 156 configurations, the space has"):
         make("surrogate", SMALL, prior=perfect_prior())
 
 
-def test_a_constant_prior_is_none():
+def test_surrogate_constant_prior_counts_as_none():
     flat = Prior(np.zeros(len(SPACE)), 0.1, np.ones(len(SPACE)))
     asked = propose(make("surrogate", prior=flat), budget=20)
     assert asked == propose(make("surrogate"), budget=20)
 
 
-def test_the_surrogate_forgets_what_is_too_much(monkeypatch):
+def test_surrogate_leaves_out_measurements_beyond_limit(monkeypatch):
     monkeypatch.setattr("foretune.search.surrogate_model.MAX_FITTED", 20)
     searcher = make("surrogate")
     propose(searcher, budget=60)
@@ -178,14 +178,14 @@ def test_the_surrogate_forgets_what_is_too_much(monkeypatch):
     assert searcher.best() == BEST
 
 
-def test_a_prior_that_is_off_by_a_factor_does_not_matter():
+def test_surrogate_prior_off_by_factor_proposes_optimum_first():
     tenfold = perfect_prior(law=lambda c: 10 * toy_ms(c))
     asked = propose(make("surrogate", prior=tenfold), budget=5)
     assert asked[0] == BEST
     assert evaluations_until(asked, 1.0) == 1
 
 
-def test_the_surrogate_handles_spaces_larger_than_its_pool():
+def test_surrogate_space_larger_than_pool():
     space = SearchSpace({f"p{i}": tuple(range(8)) for i in range(5)})  # 32768
 
     def law(config):
@@ -201,7 +201,7 @@ def test_the_surrogate_handles_spaces_larger_than_its_pool():
     assert law(alone.best()) < np.median(np.exp(mean))
 
 
-def test_the_surrogate_learns_what_fails():
+def test_surrogate_learns_failures():
     """The prior is sure of twelve configurations that all fail: some of them are lesson enough."""
     prior = perfect_prior(law=lambda c: 0.7 * toy_ms(c) if fails(c) else toy_ms(c), spread=0.2)
     sure = Prior(prior.log_mean, prior.log_spread, np.full(len(SPACE), 0.9))
@@ -212,7 +212,7 @@ def test_the_surrogate_learns_what_fails():
 
 
 class TestRegret:
-    def test_it_is_unknown_at_first_and_small_at_last(self):
+    def test_expected_regret_is_infinite_first_and_small_last(self):
         searcher = make("surrogate", SMALL)
         assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
         propose(searcher, budget=len(SMALL), is_broken=lambda c: False)
@@ -242,7 +242,7 @@ class TestRegret:
             _ = asked.expected_improvement()
 
 
-def test_a_prior_from_elsewhere_is_checked_before_its_word_counts():
+def test_expected_regret_foreign_prior_is_checked_first():
     foreign = make("surrogate", prior=perfect_prior())
     propose(foreign, budget=8)
     assert foreign.expected_regret() == math.inf
@@ -253,7 +253,7 @@ def test_a_prior_from_elsewhere_is_checked_before_its_word_counts():
     assert own.expected_regret() < 0.1
 
 
-def test_others_cannot_tell():
+def test_expected_regret_other_searchers_is_infinite():
     searcher = make("random")
     propose(searcher, budget=5)
     assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
@@ -276,7 +276,7 @@ def test_improvement_counts_as_far_as_it_is_likely_to_run(told):
 LINE = SearchSpace({"x": tuple(range(100))})
 
 
-def test_a_prior_from_elsewhere_is_checked_where_it_does_not_lead():
+def test_surrogate_checks_foreign_prior_far_from_measurements():
     def law(config):
         return math.exp(0.02 * config["x"])
 
@@ -290,7 +290,7 @@ def test_a_prior_from_elsewhere_is_checked_where_it_does_not_lead():
     assert far[True] >= far[False] + 2
 
 
-def test_what_is_under_way_is_not_measured_a_second_time_beside_it():
+def test_surrogate_pending_proposal_moves_next_one_away():
     """Of proposals at once, no two are neighbors: the second would tell what the first does."""
 
     def law(config):

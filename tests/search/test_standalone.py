@@ -3,6 +3,7 @@
 import math
 import threading
 
+import numpy as np
 import optuna
 import pytest
 
@@ -23,7 +24,7 @@ def cost(config):
     return 1.0 + off + 2.0 * (not config["index"]) + 0.5 * (config["mode"] != "b")
 
 
-def test_it_finds_the_least_value():
+def test_minimize_finds_least_value():
     found = ft.run_search("surrogate", KNOBS, cost, budget=25)
     assert isinstance(found, SearchOutcome)
     assert (found.best, found.best_value) == (BEST, 1.0)
@@ -63,7 +64,7 @@ def test_searchers_that_list_a_space_refuse_a_large_one(name):
         pytest.skip(str(e))
 
 
-def test_a_seed_repeats_a_search():
+def test_minimize_same_seed_repeats_search():
     traces = [
         [m.config for m in ft.run_search("surrogate", SPACE, cost, budget=8, seed=s).trace]
         for s in (3, 3, 4)
@@ -85,7 +86,7 @@ def test_failures_are_measurements_that_never_win():
     assert (nothing.best, nothing.best_value) == (None, math.inf)
 
 
-def test_other_errors_are_raised():
+def test_minimize_raises_other_errors():
     with pytest.raises(ZeroDivisionError):
         ft.run_search("random", SPACE, lambda config: 1 / 0)
 
@@ -117,7 +118,7 @@ def test_known_and_first_configurations():
         ft.run_search("random", SPACE, cost, first=[{**default, "cache": 3}])
 
 
-def test_the_regret_ends_a_search_that_can_estimate_it():
+def test_minimize_regret_ends_search():
     found = ft.run_search("surrogate", SPACE, cost, budget="auto", regret=0.1)
     assert found.reason == "regret"
     assert found.measured < len(SPACE)
@@ -145,7 +146,7 @@ def test_parallel_measurements_run_at_the_same_time():
         ft.run_search("random", SPACE, cost, parallel=0)
 
 
-def test_one_at_a_time_is_measured_in_this_thread():
+def test_minimize_without_parallelism_measures_in_this_thread():
     threads = set()
 
     def noted(config):
@@ -154,3 +155,29 @@ def test_one_at_a_time_is_measured_in_this_thread():
 
     ft.run_search("random", SPACE, noted, budget=3)
     assert threads == {threading.current_thread()}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [None, 1],
+        [(1, 2), (3, 4)],
+        [1, True, "1", 1.0],
+        [None, "None"],
+        [min, max],
+        [float("nan"), 1.0],
+        [np.dtype("f4"), np.dtype("f8")],
+        [2**70, 2**71],
+    ],
+    ids=str,
+)
+def test_run_search_measures_the_values_that_were_listed(values):
+    seen = []
+
+    def cost(config):
+        seen.append(config["k"])
+        return -float(len(seen))
+
+    found = ft.run_search("random", {"k": values}, cost, budget=9)
+    assert sorted(map(repr, seen)) == sorted(map(repr, values))
+    assert repr(found.best["k"]) == repr(seen[-1])

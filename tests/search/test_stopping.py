@@ -24,7 +24,7 @@ class Sure(RandomSearcher):
         return self.said[1]
 
 
-def test_the_number_of_measurements_ends_a_search():
+def test_stopping_number_of_measurements_ends_search():
     reasons = [Stopping(measurements=3).reason(Sure(0.0, 0.0), n) for n in range(5)]
     assert reasons == [None, None, None, "budget", "budget"]
 
@@ -38,7 +38,7 @@ def test_so_does_being_sure_or_having_little_to_gain(regret, gain, reason):
     assert Stopping(measurements=2).reason(Sure(regret, gain), 1) is None
 
 
-def test_a_searcher_that_cannot_tell_goes_on_to_the_most():
+def test_stopping_without_regret_estimate_goes_on_to_limit():
     searcher = RandomSearcher(SearchSpace({"tile": [1, 2]}))
     assert Stopping(measurements=2, regret=0.5).reason(searcher, 1) is None
     assert Stopping(measurements=2, regret=0.5).reason(searcher, 2) == "budget"
@@ -76,11 +76,11 @@ def test_nonsense_is_refused(wrong):
         (("auto", 0.1), Stopping(None, 0.1)),
     ],
 )
-def test_what_a_budget_means(asked, rule):
+def test_stopping_from_budget(asked, rule):
     assert make_stopping(*asked) == rule
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 2.0, "all"])
-def test_a_budget_is_a_number_above_zero(wrong):
+def test_stopping_budget_must_be_positive(wrong):
     with pytest.raises(UsageError, match="budget"):
         make_stopping(wrong, None)

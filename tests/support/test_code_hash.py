@@ -80,7 +80,7 @@ def test_code_that_a_kernel_imports_is_its_code(folder, file):
 
 
 @pytest.mark.parametrize("file", ["authors/report", "authors/__init__", "beside", "scan_alone"])
-def test_what_it_does_not_import_is_not(folder, file):
+def test_code_hash_ignores_files_not_imported(folder, file):
     before = hash_of("authors.kernels.scan")
     with (folder / f"{file}.py").open("a") as f:
         f.write("\nADDED = 1\n")
@@ -96,7 +96,7 @@ def test_words_and_layout_do_not_count(folder):
 
 
 @pytest.mark.parametrize(("root", "counts"), [("project", True), ("site-packages", False)])
-def test_a_file_by_itself_goes_with_what_lies_beside_it(folder, monkeypatch, root, counts):
+def test_code_hash_single_file_includes_its_folder(folder, monkeypatch, root, counts):
     place = folder / root
     place.mkdir()
     for name in ("beside.py", "scan_alone.py"):
@@ -107,7 +107,7 @@ def test_a_file_by_itself_goes_with_what_lies_beside_it(folder, monkeypatch, roo
     assert (hash_of("scan_alone") != before) == counts
 
 
-def test_a_class_without_a_file_has_its_name():
+def test_code_hash_class_without_file_is_its_name():
     one, other = (
         type(name, (Family,), {"cost": None, "__module__": "nowhere"}) for name in ("One", "Other")
     )
@@ -139,7 +139,7 @@ class Zipped(Family):
 """
 
 
-def test_a_class_in_an_archive_has_the_hash_of_its_methods(tmp_path, monkeypatch):
+def test_code_hash_class_in_archive_is_that_of_its_methods(tmp_path, monkeypatch):
     hashes = set()
     for number in ("1.0", "2.0"):
         with zipfile.ZipFile(tmp_path / f"{number}.zip", "w") as archive:
@@ -150,7 +150,7 @@ def test_a_class_in_an_archive_has_the_hash_of_its_methods(tmp_path, monkeypatch
     assert len(hashes) == 2
 
 
-def test_a_subclass_of_ours_is_ours_too(folder):
+def test_code_hash_subclass_of_ours_is_ours(folder):
     matmul = load("kernels", "matmul")
     theirs = type("Theirs", (matmul,), {"__module__": "nowhere"})
     assert theirs().source_hash == matmul().source_hash
@@ -178,7 +178,7 @@ def test_families_have_hashes_of_their_code():
     assert not issubclass(load("families", "norm"), Kernel)
 
 
-def test_what_another_machine_needs_is_what_is_not_installed(folder, tmp_path, monkeypatch):
+def test_code_files_are_those_not_installed(folder, tmp_path, monkeypatch):
     kind = importlib.import_module("authors.kernels.scan").Scan
     assert code_hash.uninstalled_sources(kind, Family) == [folder / "authors"]
     alone = importlib.import_module("scan_alone").Scan

@@ -17,13 +17,13 @@ def work():
         progress.say("done")
 
 
-def test_a_line_per_stage(capsys, monkeypatch):
+def test_console_prints_line_per_stage(capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # other tests may import it
     work()
     assert capsys.readouterr().err == "profiling …\ndone\n"
 
 
-def test_one_live_line_in_a_notebook(capsys, monkeypatch):
+def test_console_has_one_live_line_in_notebook(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
     work()
     err = capsys.readouterr().err
@@ -119,7 +119,7 @@ def wait_for(condition) -> None:
         time.sleep(0.005)
 
 
-def test_a_stage_that_comes_again_takes_its_bar(capsys, monkeypatch):
+def test_console_repeated_stage_reuses_bar(capsys, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress_bar() as progress:
@@ -133,7 +133,7 @@ def test_a_stage_that_comes_again_takes_its_bar(capsys, monkeypatch):
     assert shown.count("verifying") == 1
 
 
-def test_a_long_name_leaves_room_for_the_bar(capsys, monkeypatch):
+def test_console_long_name_leaves_room_for_bar(capsys, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

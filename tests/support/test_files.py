@@ -59,7 +59,7 @@ def test_spoiled_files_are_read_or_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize("outcome", ["fault", "silent loss", "two lines", "hang"])
-def test_what_the_fuzzer_calls_unexpected(tmp_path, monkeypatch, outcome):
+def test_fuzzer_reports_unexpected_errors(tmp_path, monkeypatch, outcome):
     def read(folder):
         rows = (folder / "x.csv").read_bytes().count(b"row")
         if rows == 3:
@@ -85,7 +85,7 @@ def test_what_the_fuzzer_calls_unexpected(tmp_path, monkeypatch, outcome):
     assert says[outcome] in tally.unexpected[0][1]
 
 
-def test_only_regular_files_are_read(tmp_path):
+def test_require_regular_file_refuses_others(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     for path in ("/dev/zero", tmp_path / "pipe.json", tmp_path):
         with pytest.raises(OSError, match="not a regular file"):
@@ -94,7 +94,7 @@ def test_only_regular_files_are_read(tmp_path):
         read_runs("/dev/zero")
 
 
-def test_nothing_is_unpacked_without_end(tmp_path, monkeypatch):
+def test_archives_unpack_up_to_limit(tmp_path, monkeypatch):
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b" " * (33 << 20)))
     with pytest.raises(RunTableError, match="32 MiB or more, but the limit is 32"):
         import_runs(tmp_path / "x.json.gz", "t4")
@@ -334,7 +334,7 @@ def test_trees_that_are_too_deep():
             require_trees(np.array([n]), 1, left, right, column)
 
 
-def test_a_predictor_with_a_device_or_packed_zeros_in_it(tmp_path, monkeypatch):
+def test_predictor_folder_with_device_or_packed_zeros_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / "p"
     Predictor(parameters={"rounds": 5}).fit(gemms(40)).save(folder)
     tree = folder / "time_ms" / "tree.boosted.npz"
@@ -355,7 +355,7 @@ def test_a_predictor_with_a_device_or_packed_zeros_in_it(tmp_path, monkeypatch):
         Predictor.load(folder)
 
 
-def test_an_exported_store_says_everything_once(tmp_path):
+def test_store_file_with_repeated_entries_is_refused(tmp_path):
     decoder = DECODERS["exported store"]
     decoder.write(tmp_path)
     path = tmp_path / "store.json"

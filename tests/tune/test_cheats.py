@@ -80,7 +80,7 @@ def measured(runner, kernel, *values):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_output_is_refused(name):
+def test_verifier_refuses_wrong_output(name):
     kernel = FunctionKernel(getattr(cheats, name), KNOBS, (X,))
     cheat, neighbor = measured(InProcessRunner(DEVICE, TIMING), kernel, True, False)
     assert cheat.status is Status.WRONG_RESULT
@@ -89,14 +89,14 @@ def test_a_wrong_output_is_refused(name):
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_refused(runner, name):
+def test_verifier_refuses_attack(runner, name):
     (cheat,) = measured(runner, FunctionKernel(getattr(cheats, name), KNOBS, (X,)), True)
     assert not cheat.ok
     assert re.search(ATTACKS[name], cheat.error), cheat.error
 
 
 @pytest.mark.parametrize("name", ["replaces_the_checker", "rewrites_the_reference"])
-def test_an_attack_helps_no_neighbor(name):
+def test_verifier_attack_does_not_help_others(name):
     kernel = FunctionKernel(getattr(cheats, name), KNOBS, (X,))
     runner = InProcessRunner(DEVICE, TIMING)
     assert [m.ok for m in measured(runner, kernel, True, False)] == [False, True]
@@ -119,7 +119,7 @@ def test_sorting_in_place_helps_no_neighbor(runner):
 
 
 @pytest.mark.parametrize("output", [np.full(9, np.nan), np.zeros(0), None])
-def test_a_default_that_computes_nothing_is_refused(runner, output):
+def test_verifier_refuses_default_that_computes_nothing(runner, output):
     kernel = FunctionKernel(lambda x, cheats=False: output, KNOBS, (X,), name="nothing")
     with pytest.raises(MeasurementError, match=r"is empty or all NaN|returns nothing"):
         measured(runner, kernel, True)
@@ -139,7 +139,7 @@ def tune(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["hides_zeros_behind_a_large_value", "replaces_the_clock"])
-def test_what_is_refused_wins_nothing(name, monkeypatch):
+def test_tune_refused_configuration_wins_nothing(name, monkeypatch):
     best = tune(name, monkeypatch)
     assert not best.verified
     assert best.config == {"cheats": False}
@@ -148,7 +148,7 @@ def test_what_is_refused_wins_nothing(name, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*pinned=:foretune.errors.ForetuneWarning")
 @pytest.mark.parametrize("name", NEEDS_FRESH_INPUTS)
-def test_what_is_fast_until_its_arguments_change_wins_nothing(name, monkeypatch, tmp_path):
+def test_tune_cached_result_wins_nothing(name, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     best = tune(name, monkeypatch)
     assert not best.verified

@@ -58,7 +58,7 @@ def run(source):
 
 
 class TestShares:
-    def test_what_failed_is_zero_and_what_is_unknown_is_not(self):
+    def test_efficiency_failure_is_zero_and_unmeasured_nan(self):
         rows = [
             measured(Problem(M=1), {"t": 1}, 2.0),
             measured(Problem(M=1), {"t": 2}, 1.0),
@@ -81,7 +81,7 @@ class TestShares:
         }
         assert len(found) == 6
 
-    def test_the_newest_run_counts(self):
+    def test_efficiency_newest_run_counts(self):
         old, new = "2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"
         rows = [
             measured(Problem(M=1), {"t": 1}, 1.0, recorded_at=new),
@@ -103,7 +103,7 @@ class TestShares:
         with pytest.raises(UsageError, match="no run has a power_w: nothing can be chosen by"):
             efficiency_table(from_measurements(rows[2:]), Objective.ENERGY)
 
-    def test_one_kernel_one_device(self, runs):
+    def test_efficiency_needs_one_kernel_and_device(self, runs):
         with pytest.raises(UsageError, match=r"for one kernel, but these runs have gemm, other"):
             efficiency_table(runs.assign(kernel=["other"] + ["gemm"] * (len(runs) - 1)))
         with pytest.raises(UsageError, match=r"for one device, but these runs have A, B"):
@@ -111,7 +111,7 @@ class TestShares:
         with pytest.raises(UsageError, match="no run succeeded"):
             efficiency_table(runs[runs["status"] != "ok"])
 
-    def test_the_order_of_the_rows_does_not_matter(self, runs):
+    def test_export_order_of_rows_does_not_matter(self, runs):
         shuffled = runs.sample(frac=1, random_state=1).reset_index(drop=True)
         assert (
             export_function(efficiency_table(runs)).source
@@ -120,7 +120,7 @@ class TestShares:
 
 
 class TestChoosing:
-    def test_what_was_not_measured_is_expected_to_do_worse_than_elsewhere(self):
+    def test_fill_missing_estimates_cautiously(self):
         efficiency = np.array([[1.0, NAN], [1.0, 1.0], [0.7, NAN]])
         filled = fill_missing(efficiency)
         known = ~np.isnan(efficiency)
@@ -128,7 +128,7 @@ class TestChoosing:
         assert filled[0, 1] == filled[2, 1] == 0.25
         assert fit_tree([Problem(), Problem(a=1), Problem(a=2)], efficiency, 1) == 0
 
-    def test_a_tree_that_serves_no_problem_held_out_is_not_exported(self):
+    def test_export_tree_no_better_held_out_is_single_configuration(self):
         rows = [
             measured(Problem(M=i), {"t": t}, 1.0 if t == i else 2.0)
             for i in range(10)
@@ -194,7 +194,7 @@ class TestTrees:
         )
 
     @given(tables())
-    def test_with_enough_leaves_every_problem_gets_its_best(self, table):
+    def test_fit_tree_enough_leaves_give_every_problem_its_best(self, table):
         """However large, close or odd the values are: distinct problems are told apart."""
         found, gains = table
         tree = fit_tree(found, gains, 100)
@@ -213,7 +213,7 @@ class TestTrees:
         source = write_source("t", "n", found, [Configuration(x=1), Configuration(x=2)], tree)
         assert "    if causal:\n        return dict(_CONFIGURATIONS[1])\n    return" in source
 
-    def test_what_never_varies_is_no_argument(self):
+    def test_name_arguments_constant_parameter_is_left_out(self):
         found = [Problem({"M": m, "x.dtype": "fp16", "specialized": "x:16 y:16"}) for m in (1, 9)]
         configs = [Configuration(x=1), Configuration(x=2)]
         tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 2)
@@ -240,7 +240,7 @@ class TestTrees:
         torch = pytest.importorskip("torch")
         assert [choose(torch.float16)["x"], choose(torch.bfloat16)["x"]] == [1, 2]
 
-    def test_no_line_is_too_long(self):
+    def test_write_source_lines_fit(self):
         names = [f"stride_of_axis_{i}" for i in range(12)]
         special = " ".join(f"{name}:16" for name in names)
         found = [Problem({**dict.fromkeys(names, 16 * i), "specialized": special}) for i in (1, 2)]
@@ -254,14 +254,14 @@ class TestTrees:
         gains = np.column_stack([np.linspace(0.6, 1, 8), np.linspace(0.0, 0.5, 8)])
         assert fit_tree(found, gains, 8) == 0
 
-    def test_what_a_problem_lacks_is_never_at_most(self):
+    def test_question_absent_number_is_never_at_most(self):
         assert not Question("M", 3, at_most=True).answer(Problem(K=1))
         assert not Question("M", 3, at_most=True).answer(Problem(M="auto"))
         assert Question("M", None).answer(Problem(K=1))
 
 
 class TestFunction:
-    def test_it_finds_the_law(self, runs):
+    def test_export_finds_law(self, runs):
         shares = efficiency_table(runs)
         exported = export_function(shares)
         choose = run(exported.source)
@@ -274,7 +274,7 @@ class TestFunction:
         assert len(exported.configs) == 3
         assert exported.training_score.unmeasured == 0
 
-    def test_the_caller_need_not_know_what_the_decorator_adds(self):
+    def test_efficiency_leaves_out_parameters_of_decorator(self):
         """Problems that differ in alignment or mode only count as one."""
         best = {(64, "x:16"): 1, (64, ""): 1, (4096, "x:16"): 2, (4096, ""): 2}
         rows = [
@@ -305,7 +305,7 @@ class TestFunction:
         mine = [measured(Problem(n=1, timed=t), {"t": 1}, 1.0) for t in ("a", "b")]
         assert len(efficiency_table(from_measurements(mine)).problems) == 2
 
-    def test_the_docstring_says_where_it_comes_from(self, runs):
+    def test_export_docstring_says_where_it_comes_from(self, runs):
         exported = export_function(efficiency_table(runs))
         said = " ".join(ast.get_docstring(ast.parse(exported.source)).split())
         assert "Which configuration of gemm to run on Toy GPU." in said
@@ -315,19 +315,19 @@ class TestFunction:
         assert "M: 10 … 360" in exported.source
         assert "dtype: bf16, fp16" in exported.source or "dtype: fp16, bf16" in exported.source
 
-    def test_a_returned_configuration_may_be_changed(self, runs):
+    def test_exported_function_returns_new_dictionaries(self, runs):
         choose = run(export_function(efficiency_table(runs)).source)
         first = choose(M=10, dtype="fp16", causal=True)
         first["tile"] = "spoilt"
         assert choose(M=10, dtype="fp16", causal=True)["tile"] == 16
 
-    def test_one_configuration_is_the_single_best(self, runs):
+    def test_export_one_leaf_is_single_best(self, runs):
         exported = export_function(efficiency_table(runs), max_leaves=1)
         assert exported.leaves == len(exported.configs) == 1
         assert exported.training_score == exported.training_score_single
         assert exported.held_out == exported.held_out_single
 
-    def test_a_function_has_at_most_so_many_leaves(self, runs):
+    def test_export_has_at_most_max_leaves(self, runs):
         exported = export_function(efficiency_table(runs), 2)
         assert len(exported.configs) == exported.leaves == 2
         assert exported.source.count("{'tile': ") == 2
@@ -350,13 +350,13 @@ class TestFunction:
         with pytest.raises(UnknownName, match=r"unknown group 'problem\.K'"):
             export_function(shares, group="problem.K")
 
-    def test_a_single_problem_has_no_others(self, runs):
+    def test_export_single_problem_has_no_held_out_score(self, runs):
         exported = export_function(efficiency_table(runs[runs["problem.M"] == 10]))
         assert exported.held_out is None
         assert exported.held_out_single is None
         assert "it was not evaluated on other problems" in " ".join(exported.source.split())
 
-    def test_nothing_to_choose_from(self, runs):
+    def test_export_function_without_leaves_is_refused(self, runs):
         with pytest.raises(UsageError, match="--max-configs 0 leaves nothing"):
             export_function(efficiency_table(runs), 0)
 

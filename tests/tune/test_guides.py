@@ -55,7 +55,7 @@ def tune(predictor, runner=None, **how):
 
 
 @pytest.mark.parametrize("searcher", ["surrogate", "tpe"])
-def test_a_function_guides_the_tuner(searcher):
+def test_guide_function_for_tuner(searcher):
     result = tune(guess, budget=2, searcher=searcher)
     assert result.trace[0].config == BEST
     assert np.isnan(result.trace[0].predicted_ms)  # these might be seconds, and they are
@@ -93,21 +93,21 @@ def profile(runner, predictor, out):
     run_campaign(KERNEL, runner, preset, predictor=predictor, **how)
 
 
-def test_a_model_says_what_is_worth_profiling(tmp_path):
+def test_guide_model_chooses_what_campaign_profiles(tmp_path):
     runner = FakeRunner()
     profile(runner, guess, tmp_path)
     profiled = [c for p, c in runner.measured[:16]]
     assert all(c["behaviour"] == "ok" and c["work"] * c["skew"] <= 4 for c in profiled[12:])
 
 
-def test_an_interrupted_campaign_goes_on_with_the_same_function(tmp_path):
+def test_guide_interrupted_campaign_needs_same_function(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         profile(FakeRunner(interrupt_after=14), lambda config: guess(config), tmp_path)
     profile(FakeRunner(), lambda config: guess(config), tmp_path)  # as another process would
     assert len([*tmp_path.glob("toy-*")]) == 1
 
 
-def test_a_forest_guides_a_function(monkeypatch):
+def test_guide_forest_for_function(monkeypatch):
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
     table = pd.DataFrame({"parts": [1, 2, 4, 8, 16, 32]})
     model = RandomForestRegressor(5, random_state=0, bootstrap=False).fit(table, range(6, 0, -1))
@@ -131,7 +131,7 @@ def test_a_forest_guides_a_function(monkeypatch):
     assert known == [1, 32]  # the default, then the forest's favorite
 
 
-def test_a_function_guides_a_decorated_kernel():
+def test_guide_function_for_decorated_kernel():
     pytest.importorskip("triton")
     from foretune.tune.triton.options import Options
     from foretune.tune.triton.prior import PriorFactory
@@ -175,7 +175,7 @@ class TestCommandLine:
             *more,
         )
 
-    def test_a_function_in_a_file_guides_a_kernel(self, capsys):
+    def test_guide_function_in_file(self, capsys):
         (step,) = self.tune(capsys, "own_guides.py:guess")["trace"]
         assert step["config"] == dict(BEST)
 
@@ -196,11 +196,11 @@ class TestCommandLine:
             ("nowhere", 1, "holds no predictor"),
         ],
     )
-    def test_what_cannot_guide_is_one_line(self, capsys, name, code, message):
+    def test_guide_unusable_object_is_one_line(self, capsys, name, code, message):
         asked = ("tune", "toy", "--problem", "n=20", "--predictor", name)
         assert message in fails(capsys, code, *asked)
 
 
-def test_other_commands_want_a_predictor():
+def test_guide_other_commands_need_predictor():
     with pytest.raises(UsageError, match=r"predictor .* give a Predictor"):
         read_predictor(guess)

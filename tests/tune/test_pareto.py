@@ -29,7 +29,7 @@ def _metered(monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
 
 
-def test_the_whole_front_is_found_and_measured_again():
+def test_tune_pareto_finds_and_remeasures_front():
     runner = MeteredRunner()
     result = tune_pareto(KERNEL, PROBLEM, runner, **EVERY)
     assert [t.config for t in result.front] == BEST
@@ -42,7 +42,7 @@ def test_the_whole_front_is_found_and_measured_again():
     assert len(runner.measured) == SIZE + (2 + len(BEST)) * result.processes
 
 
-def test_the_default_competes():
+def test_tune_pareto_default_competes():
     """On its own front it stays; beaten in both, as here by skew 1, it goes."""
     result = tune_pareto(KERNEL, PROBLEM, MeteredRunner(), **EVERY)
     assert result.default.config == KERNEL.default(PROBLEM)
@@ -63,7 +63,7 @@ class OnlyDefaultWorks(MeteredRunner):
         )
 
 
-def test_the_hypervolume_and_its_reference():
+def test_tune_pareto_hypervolume_and_reference():
     result = tune_pareto(KERNEL, PROBLEM, MeteredRunner(), **EVERY)
     default = KERNEL.default(PROBLEM)
     reference = 2 * np.array([1, power_w(default)]) * time_ms(PROBLEM, default)
@@ -76,26 +76,26 @@ def test_the_hypervolume_and_its_reference():
     assert 0 < result.hypervolume < 1
 
 
-def test_the_default_alone_dominates_a_quarter():
+def test_tune_pareto_default_alone_has_hypervolume_of_a_quarter():
     few = tune_pareto(KERNEL, PROBLEM, OnlyDefaultWorks(), budget=4)
     assert few.hypervolume == pytest.approx(0.25)
 
 
-def test_the_search_finds_it_with_a_few_measurements():
+def test_tune_pareto_finds_front_with_few_measurements():
     result = tune_pareto(KERNEL, PROBLEM, MeteredRunner(noise=0.01), budget=25)
     everything = tune_pareto(KERNEL, PROBLEM, MeteredRunner(), **EVERY)
     assert len(result.trace) == 25 < SIZE
     assert result.hypervolume > 0.75 * everything.hypervolume
 
 
-def test_a_predictor_finds_it_with_fewer(metered_predictor):
+def test_tune_pareto_predictor_needs_fewer_measurements(metered_predictor):
     result = tune_pareto(KERNEL, PROBLEM, MeteredRunner(), metered_predictor, budget=10)
     everything = tune_pareto(KERNEL, PROBLEM, MeteredRunner(), **EVERY)
     assert result.trace[0].config in BEST
     assert result.hypervolume > 0.75 * everything.hypervolume
 
 
-def test_a_lucky_reading_is_found_out():
+def test_tune_pareto_remeasures_lucky_values():
     """Skew 2 is better than skew 1 in the search, and worse when measured again."""
 
     class Lucky(MeteredRunner):
@@ -120,12 +120,12 @@ def test_limits_cut_the_front():
     assert summary["limits"] == {"power_w": 50.0, "time_ms": 1.0}
 
 
-def test_nothing_within_the_limits_is_an_error():
+def test_tune_pareto_nothing_within_limits_is_error():
     with pytest.raises(MeasurementError, match=r"nor is the default \(power_w 12.5 > 1\)"):
         tune_pareto(KERNEL, PROBLEM, MeteredRunner(), limits=[Limit("power_w", 1.0)], budget=9)
 
 
-def test_the_summary_is_plain():
+def test_tune_pareto_summary_is_plain():
     summary = tune_pareto(KERNEL, PROBLEM, MeteredRunner(), **EVERY).summary()
     assert json.loads(json.dumps(summary))["pareto"] == summary["pareto"]
     assert set(summary["reference"]) == {"time", "energy"}
@@ -141,24 +141,24 @@ def test_any_objectives():
     assert [t.config["work"] for t in result.front] == [16, 8, 4, 2, 1]
 
 
-def test_one_objective_has_no_front():
+def test_tune_pareto_one_objective_is_refused():
     twice = (Objective.TIME, Objective.TIME)
     with pytest.raises(UsageError, match="needs two objectives: use tune_problem"):
         tune_pareto(KERNEL, PROBLEM, MeteredRunner(), objectives=twice)
 
 
-def test_without_a_meter_it_says_why(monkeypatch):
+def test_tune_pareto_without_meter_is_error(monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: None)
     with pytest.raises(MeterUnavailable, match="objective 'energy' needs a power meter"):
         tune_pareto(KERNEL, PROBLEM, FakeRunner(Device("x", "abacus")))
 
 
-def test_a_default_that_is_not_metered_is_an_error():
+def test_tune_pareto_unmetered_default_is_error():
     with pytest.raises(MeasurementError, match="default configuration of toy does not run"):
         tune_pareto(KERNEL, PROBLEM, FakeRunner(), budget=3)
 
 
-def test_a_log_spares_measurements(tmp_path):
+def test_tune_pareto_reuses_log(tmp_path):
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         first = tune_pareto(KERNEL, PROBLEM, MeteredRunner(), budget=10, store=False, log=log)
         again = MeteredRunner()

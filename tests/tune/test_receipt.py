@@ -182,7 +182,7 @@ def test_functions_of_modules_have_no_receipt(folder):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "foretune-receipt/9"}'])
-def test_other_files_are_no_receipts(tmp_path, content):
+def test_read_receipt_other_files_are_refused(tmp_path, content):
     (tmp_path / "r.json").write_text(content)
     with pytest.raises(ReceiptError):
         read_receipt(tmp_path / "r.json")

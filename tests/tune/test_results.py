@@ -73,7 +73,7 @@ def every(tuned, tmp_path_factory, monkeypatch):
     ]
 
 
-def test_each_is_one_line_a_table_and_a_view(every):
+def test_result_has_line_table_and_view(every):
     for result in every:
         assert "\n" not in repr(result)
         assert repr(result).startswith(f"{type(result).__name__}(")
@@ -82,7 +82,7 @@ def test_each_is_one_line_a_table_and_a_view(every):
         assert "<table" in result._repr_html_()
 
 
-def test_each_is_equal_after_a_journey(every):
+def test_result_survives_pickling(every):
     for result in every:
         if not isinstance(result, Campaign):  # its predictor is no part of what is compared
             assert pickle.loads(pickle.dumps(result)) == result
@@ -102,14 +102,14 @@ def test_plain_values_make_the_result_again(tuned):
     assert best.to_dict()["interval"] == list(best.interval)
 
 
-def test_the_table_has_a_row_per_measurement(tuned):
+def test_result_table_has_row_per_measurement(tuned):
     table = tuned.to_frame()
     assert table["objective"].tolist() == [step.objective for step in tuned.trace]
     assert table["best"].min() == table["best"].iloc[-1] == min(s.objective for s in tuned.trace)
     assert table["config.work"].tolist() == [step.config["work"] for step in tuned.trace]
 
 
-def test_a_notebook_shows_verdict_configuration_and_chart(tuned):
+def test_result_notebook_view_has_verdict_configuration_and_chart(tuned):
     view = ET.fromstring(tuned._repr_html_().split("#}")[-1].strip())
     said = " ".join(view.itertext())
     low, high = tuned.winner.ratio_low, tuned.winner.ratio_high
@@ -119,7 +119,7 @@ def test_a_notebook_shows_verdict_configuration_and_chart(tuned):
     assert len(view.findall(".//circle/title")) == measured
 
 
-def test_a_library_says_nothing_unless_it_is_asked_to(capfd, caplog):
+def test_library_prints_nothing_by_default(capfd, caplog):
     tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=2, searcher="random", store=False)
     assert capfd.readouterr() == ("", "")
     with caplog.at_level(logging.INFO, logger="foretune"):

@@ -19,7 +19,7 @@ from foretune.tune.store import Store
 KERNEL = Toy()
 
 
-def test_every_problem_is_verified_and_the_budget_kept():
+def test_tune_workload_verifies_every_problem_within_budget():
     workload = [Calls(KERNEL, KERNEL.problem(n=n), calls) for n, calls in ((100, 5.0), (400, 1.0))]
     runner = FakeRunner()
     result = tune_workload(workload, runner, budget=40, store=False)
@@ -29,7 +29,7 @@ def test_every_problem_is_verified_and_the_budget_kept():
     assert result.calls == (5.0, 1.0)
 
 
-def test_a_problem_given_twice_is_refused():
+def test_tune_workload_repeated_problem_is_refused():
     calls = Calls(KERNEL, KERNEL.problem(n=100), 1.0)
     for workload in ([], [calls, calls]):
         with pytest.raises(UsageError, match="at least one problem, each of them once"):
@@ -84,7 +84,7 @@ class TestCommand:
     def _fake(self, monkeypatch, toy_place):
         monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", lambda d, *_: FakeRunner(d))
 
-    def test_it_reads_calls(self, capsys, tmp_path):
+    def test_read_calls(self, capsys, tmp_path):
         calls = tmp_path / "calls.csv"
         calls.write_text('kernel,problem,calls\ntoy,n=100,7\ntoy,"n=200,dtype=fp64",2\n')
         out = run_json(
@@ -111,11 +111,11 @@ class TestCommand:
             ("kernel,problem,calls\nnone,n=100,3\n", "unknown kernel 'none'"),
         ],
     )
-    def test_what_cannot_be_read(self, capsys, tmp_path, text, says):
+    def test_read_calls_damaged_file_is_one_line(self, capsys, tmp_path, text, says):
         calls = tmp_path / "calls.csv"
         calls.write_text(text)
         assert says in fails(capsys, 2, "tune", "--workload", str(calls))
 
-    def test_what_a_workload_does_not_take(self, capsys):
+    def test_tune_workload_refuses_other_options(self, capsys):
         arguments = ("tune", "toy", "--workload", "calls.csv", "--problem", "n=3")
         assert "a workload does not take problem" in fails(capsys, 2, *arguments)

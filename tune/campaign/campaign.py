@@ -46,6 +46,9 @@ from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.store.fallible import StoreLocation
 from foretune.tune.tuner import tune_one
 
+GUIDED_POOL_SIZE = 30_000
+"""Configurations of a problem from which the second round of profiling takes promising ones."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
@@ -98,8 +101,6 @@ PRESETS = {
         verify_s=60.0,
     ),
 }
-GUIDED_POOL_SIZE = 30_000
-"""Configurations of a problem from which the second round of profiling takes promising ones."""
 
 
 def run_campaign(

@@ -30,7 +30,9 @@ class CampaignFolder:
     """A campaign's folder with run table, predictor and state, which is saved after every step."""
 
     def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
-        self.path, self.runs, self.predictor = path, path / "runs.parquet", path / "predictor"
+        self.path = path
+        self.runs = path / "runs.parquet"
+        self.predictor = path / "predictor"
         self._state_path = path / STATE
         self.state: dict[str, Any] = {"request": dict(request), "seconds": 0.0, "results": {}}
         self.started = time.perf_counter()

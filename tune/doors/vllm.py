@@ -163,7 +163,7 @@ def _check_entry(path: Path, tokens: int, config: Configuration) -> None:
     missing = [name for name in REQUIRED if name not in config]
     if missing:
         raise StoreError(f"{path}: M = {tokens} has no {', '.join(missing)}")
-    sizes = {TOKENS: tokens}
+    sizes: dict[str, Value] = {TOKENS: tokens}
     for name in (*REQUIRED, "num_stages"):
         if name in config:
             sizes[name] = config[name]

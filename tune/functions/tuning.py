@@ -33,6 +33,24 @@ from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.tuner import tune_one
 from foretune.values import short_number
 
+DEFAULT_BUDGET = 20
+"""Measurements of a search without another budget."""
+LIMIT_S = 60.0
+"""Maximum seconds of one configuration."""
+LEAST_SECONDS = 1e-3
+"""What is left at least of a budget of seconds."""
+MAX_DEFAULT_TRIES = 12
+"""Number of configurations that are tried to find a working default."""
+PROCESS_DIED = "the process died"
+"""Begins the reason of a failure if the measuring process ended without an answer."""
+_ADVICE = {
+    Status.COMPILE_ERROR: "fix the source or its options",
+    Status.RUNTIME_ERROR: "fix it, or give another default",
+    Status.WRONG_RESULT: "fix it, or the expected output",
+    Status.TIMEOUT: "allow more time",
+    Status.INVALID: "give another default",
+}
+
 
 class WrappedOptions(SearchOptions, total=False):
     """The options of `foretune.tune.job.SearchOptions`, and more.
@@ -66,25 +84,6 @@ class TuneOptions(WrappedOptions, total=False):
     objective: Objective | str
     device: str
     power: bool
-
-
-DEFAULT_BUDGET = 20
-"""Measurements of a search without another budget."""
-LIMIT_S = 60.0
-"""Maximum seconds of one configuration."""
-LEAST_SECONDS = 1e-3
-"""What is left at least of a budget of seconds."""
-MAX_DEFAULT_TRIES = 12
-"""Number of configurations that are tried to find a working default."""
-PROCESS_DIED = "the process died"
-"""Begins the reason of a failure if the measuring process ended without an answer."""
-_ADVICE = {
-    Status.COMPILE_ERROR: "fix the source or its options",
-    Status.RUNTIME_ERROR: "fix it, or give another default",
-    Status.WRONG_RESULT: "fix it, or the expected output",
-    Status.TIMEOUT: "allow more time",
-    Status.INVALID: "give another default",
-}
 
 
 def tune_wrapped(

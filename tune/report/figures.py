@@ -4,8 +4,8 @@
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -89,13 +89,11 @@ def reproduce(result: TuneResult, kernel: str) -> str:
 
 def trace_figure(result: TuneResult) -> Chart:
     """Return a search's measurements in order, its predictions, and the best so far."""
-    unit = result.objective.unit
     steps = dict(enumerate(result.trace, start=1))  # number of a measurement -> step
     end = len(steps) + 0.6
 
     # Horizontal lines: what the search has to beat.
-    default_line = Line([0.4, end], [result.searched_default] * 2, "@text", 1.5, "5 3")
-    lines = [default_line]
+    lines = [Line([0.4, end], [result.searched_default] * 2, "@text", 1.5, "5 3")]
     if result.library is not None:
         lines.append(Line([0.4, end], [result.library.value] * 2, "@library", 1.5, "2 2"))
 
@@ -103,53 +101,54 @@ def trace_figure(result: TuneResult) -> Chart:
     predicted: dict[int, SearchStep] = {}
     if result.objective is Objective.TIME:
         predicted = {n: step for n, step in steps.items() if math.isfinite(step.predicted_ms)}
+    intervals = Spans(
+        [*predicted],
+        [step.low_ms for step in predicted.values()],
+        [step.high_ms for step in predicted.values()],
+        "@interval",
+        9 if len(steps) <= MAX_WIDE_STEPS else 4,
+    )
     predicted_ms = [step.predicted_ms for step in predicted.values()]
-    low_ms = [step.low_ms for step in predicted.values()]
-    high_ms = [step.high_ms for step in predicted.values()]
-    width_px = 9 if len(steps) <= MAX_WIDE_STEPS else 4
 
-    # Measurements, the best so far up to the end of the chart, and failures.
     measured = {n: step for n, step in steps.items() if math.isfinite(step.objective)}
     values = [step.objective for step in measured.values()]
-    best_so_far = Line([*measured], list(accumulate(values, min)), "@measured", steps=True)
-    if measured:
-        best_so_far = replace(
-            best_so_far, x=[*best_so_far.x, end], y=[*best_so_far.y, best_so_far.y[-1]]
-        )
     failed = {n: step for n, step in steps.items() if n not in measured}
-
+    # A failure has no value of its own: it is drawn where it was expected.
+    expected_of_failed = [
+        step.predicted_ms if n in predicted else result.baseline.value for n, step in failed.items()
+    ]
     layers: list[ChartLayer] = [
-        Spans([*predicted], low_ms, high_ms, "@interval", width_px),
+        intervals,
         Points([*predicted], predicted_ms, "@predicted", "level"),
         *lines,
-        best_so_far,
-        Points(
-            [*measured],
-            values,
-            "@measured",
-            texts=[
-                f"{n}: {number(step.objective, unit)}\n{spaced(step.config)}"
-                for n, step in measured.items()
-            ],
-        ),
-        Points(
-            [*failed],
-            # A failure has no value of its own: it is drawn where it was expected.
-            [
-                step.predicted_ms if n in predicted else result.baseline.value
-                for n, step in failed.items()
-            ],
-            "@outside",
-            "x",
-            texts=[f"{n}: {step.status}\n{spaced(step.config)}" for n, step in failed.items()],
-        ),
+        _best_so_far([*measured], values, end),
+        Points([*measured], values, "@measured", texts=_measured_texts(result, measured)),
+        Points([*failed], expected_of_failed, "@outside", "x", texts=_failure_texts(failed)),
     ]
-    heights = [*values, *(line.y[0] for line in lines), *low_ms, *high_ms]
+    heights = [*values, *(line.y[0] for line in lines), *intervals.low, *intervals.high]
     return Chart(
         x=count_axis(len(steps), "measurement"),
-        y=value_axis(heights, f"{QUANTITY[result.objective]}, {unit}"),
+        y=value_axis(heights, f"{QUANTITY[result.objective]}, {result.objective.unit}"),
         layers=layers,
     )
+
+
+def _best_so_far(numbers: list[float], values: Sequence[float], end: float) -> Line:
+    """Return the stairs of the best of all measurements so far, up to the end of the chart."""
+    best = list(accumulate(values, min))
+    if best:
+        numbers = [*numbers, end]
+        best = [*best, best[-1]]
+    return Line(numbers, best, "@measured", steps=True)
+
+
+def _measured_texts(result: TuneResult, steps: Mapping[int, SearchStep]) -> list[str]:
+    unit = result.objective.unit
+    return [f"{n}: {number(s.objective, unit)}\n{spaced(s.config)}" for n, s in steps.items()]
+
+
+def _failure_texts(steps: Mapping[int, SearchStep]) -> list[str]:
+    return [f"{n}: {step.status}\n{spaced(step.config)}" for n, step in steps.items()]
 
 
 def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Chart:

@@ -166,7 +166,9 @@ class Database:
     def close(self) -> None:
         """Close the connection; the next transaction opens another."""
         with self._lock:
-            self._connection, self._file, self._has_tables = None, None, False
+            self._connection = None
+            self._file = None
+            self._has_tables = False
             if self._finalizer is not None:
                 self._finalizer()
 
@@ -183,7 +185,9 @@ class Database:
         if self._connection is not None and self._finalizer is not None:
             _INHERITED.append(self._connection)
             self._finalizer.detach()
-        self._connection, self._file, self._has_tables = None, None, False
+        self._connection = None
+        self._file = None
+        self._has_tables = False
 
     @contextmanager
     def _begin(self, kind: str) -> Iterator[StoreTransaction]:

@@ -22,7 +22,8 @@ from foretune.values import Value
 FORM = "flashinfer-trace"
 LANGUAGES = ("python", "triton")
 """Languages of solutions that need no build."""
-REFERENCE_FILE, REFERENCE_FUNCTION = "foretune_reference.py", "run"
+REFERENCE_FILE = "foretune_reference.py"
+REFERENCE_FUNCTION = "run"
 INTEGER_RANGES = {"int8": 128, "int16": 1024, "int32": 1024, "int64": 1024}
 """Random integers lie between minus this and this, as in flashinfer-bench."""
 SMALL_FLOATS = ("float8_e4m3fn", "float8_e5m2")
@@ -91,7 +92,8 @@ def find_trace(folder: Path, wanted: str) -> tuple[Path, Path] | None:
 
     ``wanted`` names the solution, if there are several. Raises TaskError if it is ambiguous.
     """
-    definitions, solutions = {}, {}
+    definitions = {}
+    solutions = {}
     for file in sorted(folder.rglob("*.json")):
         record = _read_json(file)
         if _is_definition(record):
@@ -324,7 +326,8 @@ class TraceInputs:
         )
 
     def _workload_of(self, problem: Mapping[str, Value]) -> Workload | None:
-        wanted, sizes = problem.get(WORKLOAD), {k: v for k, v in problem.items() if k != WORKLOAD}
+        wanted = problem.get(WORKLOAD)
+        sizes = {k: v for k, v in problem.items() if k != WORKLOAD}
         for workload in self.workloads:
             if workload.name == wanted or (wanted is None and {**workload.axes} == sizes):
                 return workload

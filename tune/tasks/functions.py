@@ -13,8 +13,10 @@ from foretune.tune.tasks.module_parts import ParsedModule
 from foretune.tune.tasks.task import Task, TaskError, only_one
 
 FORM = "functions"
-REFERENCE_FILE, CANDIDATE_FILE = "reference.py", "candidate.py"
-INPUTS, PROBLEMS = "inputs", "PROBLEMS"
+REFERENCE_FILE = "reference.py"
+CANDIDATE_FILE = "candidate.py"
+INPUTS = "inputs"
+PROBLEMS = "PROBLEMS"
 
 
 def has_functions(folder: Path) -> bool:
@@ -24,7 +26,8 @@ def has_functions(folder: Path) -> bool:
 
 def functions_task(folder: Path, problems: Sequence[Problem]) -> Task:
     """Return the task of a folder; TaskError if the function or the problems are not known."""
-    reference, candidate = folder / REFERENCE_FILE, folder / CANDIDATE_FILE
+    reference = folder / REFERENCE_FILE
+    candidate = folder / CANDIDATE_FILE
     parsed = ParsedModule(reference)
     offered = ParsedModule(candidate).functions
     both = [n for n in parsed.functions if n in offered and n != INPUTS and not n.startswith("_")]

@@ -119,7 +119,8 @@ def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
 def main() -> int:
     """Answer the request on stdin with JSON on stdout; all other output goes to stderr."""
     request = json.load(sys.stdin)
-    stdout, sys.stdout = sys.stdout, sys.stderr
+    stdout = sys.stdout
+    sys.stdout = sys.stderr
     try:
         answer = _tune(request)
         text = json.dumps(answer)

@@ -19,8 +19,10 @@ from foretune.tune.tasks.module_parts import ParsedModule, load_part
 from foretune.tune.tasks.task import Task, TaskError, only_one
 from foretune.values import Value
 
-REFERENCE_CLASS, CANDIDATE_CLASS = "Model", "ModelNew"
-INPUTS, INIT_INPUTS = "get_inputs", "get_init_inputs"
+REFERENCE_CLASS = "Model"
+CANDIDATE_CLASS = "ModelNew"
+INPUTS = "get_inputs"
+INIT_INPUTS = "get_init_inputs"
 FORM = "models"
 GRADIENT_SEED = 0
 """Seed of the gradients of outputs, which are constant."""

@@ -80,7 +80,8 @@ def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> N
     if not (path := os.environ.get(RECORD_VARIABLE)):
         return
     function = call.tuner.base_fn
-    module, file = function.__module__, function.__code__.co_filename
+    module = function.__module__
+    file = function.__code__.co_filename
     place = Path(file).resolve() if module == "__main__" and file.endswith(".py") else module
     name = f"{place}:{function.__qualname__}"
     try:

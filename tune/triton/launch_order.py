@@ -27,7 +27,9 @@ from foretune.features.launches import LaunchFeatures
 from foretune.support.files import read_arrays, translate_read_errors
 
 SHIPPED = Path(__file__).parent / "shipped" / "launches.npz"
-RANKING, SIZES, ANALYTIC = "ranking", "sizes", "analytic"
+RANKING = "ranking"
+SIZES = "sizes"
+ANALYTIC = "analytic"
 """Names of the orders, in the order of their turns."""
 SPREAD = 0.2
 """Standard deviation of the smooth part of the log error (`foretune.search.ordered`)."""

@@ -254,6 +254,7 @@ def is_registered(kernel: str, columns: Collection[str]) -> bool:
     if kernel not in registered("kernels"):
         return False
     found = get_kernel(kernel)
-    sizes = [f"problem.{p.name}" for p in found.problem_parameters if p.default is None]
-    knobs = found.space(found.training_problems(1)[0]).names
-    return {*sizes, *(f"config.{name}" for name in knobs)} <= set(columns)
+    sizes = {f"problem.{p.name}" for p in found.problem_parameters if p.default is None}
+    space = found.space(found.training_problems(1)[0])
+    knobs = {f"config.{name}" for name in space.names}
+    return sizes | knobs <= set(columns)

@@ -1,5 +1,6 @@
 """``foretune plan fleet``: the cheapest mix of GPUs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from foretune.values import percent
 
 if TYPE_CHECKING:
     from foretune.plan.fleet.capacity import Demand
-    from foretune.plan.fleet.mix import Fleet
+    from foretune.plan.fleet.mix import Fleet, Share
 
 NOTES = (
     "rates are for Poisson arrivals, with nine in ten requests within the limits",
@@ -167,11 +168,14 @@ def _show(output: Output, title: str, demands: Sequence["Demand"], mix: "Fleet")
 
 
 def _sentences(mix: "Fleet", single_costs: Mapping[str, float | None]) -> list[str]:
+    """Return what the mix costs, what it saves beside one system alone, and how sure that is."""
     gpus = ", ".join(f"{count} × {system}" for system, count in mix.gpus.items())
     lines = [
         f"{mix.usd_per_hour:.2f} USD per hour for {gpus}; {mix.power_w / 1e3:.1f} kW provisioned"
     ]
-    for system, cost in sorted(single_costs.items(), key=lambda item: item[1] or float("inf")):
+    cheapest_first = sorted(single_costs, key=lambda system: single_costs[system] or math.inf)
+    for system in cheapest_first:
+        cost = single_costs[system]
         if cost is None:
             lines.append(f"{system} alone: not within the limits")
         else:
@@ -187,38 +191,41 @@ def _sentences(mix: "Fleet", single_costs: Mapping[str, float | None]) -> list[s
 def _to_json(
     demands: Sequence["Demand"], mix: "Fleet", single_costs: Mapping[str, float | None]
 ) -> dict[str, Any]:
-    known = [cost for cost in single_costs.values() if cost is not None]
-    instances = [
-        {
-            "system": s.kind.system,
-            "gpus": s.kind.gpus,
-            "count": s.count,
-            "layout": str(s.kind.layout),
-            "replicas": s.kind.replicas,
-            "formats": str(s.kind.formats),
-            "usd_per_hour": s.kind.usd_per_hour,
-            "busy": s.utilization,
-            "serves": [
-                {
-                    "isl": demand.workload.isl,
-                    "osl": demand.workload.osl,
-                    "requests_per_s": s.served[i] * demand.per_s,
-                    "most_per_s": s.kind.rates[i],
-                    "in_flight": s.kind.in_flight[i],
-                }
-                for i, demand in enumerate(demands)
-                if s.served[i] > 0
-            ],
-        }
-        for s in mix.shares
-    ]
+    known_costs = [cost for cost in single_costs.values() if cost is not None]
     return {
         "usd_per_hour": mix.usd_per_hour,
         "power_w": mix.power_w,
         "gpus": mix.gpus,
-        "instances": instances,
+        "instances": [_instance_to_json(share, demands) for share in mix.shares],
         "single_usd_per_hour": dict(single_costs),
-        "saved": 1.0 - mix.usd_per_hour / min(known) if known else None,
+        "saved": 1.0 - mix.usd_per_hour / min(known_costs) if known_costs else None,
         "gap": mix.optimality_gap,
         "notes": list(NOTES),
+    }
+
+
+def _instance_to_json(share: "Share", demands: Sequence["Demand"]) -> dict[str, Any]:
+    """Return one kind of instance, and the part of each demand that it serves."""
+    serves = []
+    for i, demand in enumerate(demands):
+        if share.served[i] > 0:
+            serves.append(
+                {
+                    "isl": demand.workload.isl,
+                    "osl": demand.workload.osl,
+                    "requests_per_s": share.served[i] * demand.per_s,
+                    "most_per_s": share.kind.rates[i],
+                    "in_flight": share.kind.in_flight[i],
+                }
+            )
+    return {
+        "system": share.kind.system,
+        "gpus": share.kind.gpus,
+        "count": share.count,
+        "layout": str(share.kind.layout),
+        "replicas": share.kind.replicas,
+        "formats": str(share.kind.formats),
+        "usd_per_hour": share.kind.usd_per_hour,
+        "busy": share.utilization,
+        "serves": serves,
     }

@@ -146,15 +146,7 @@ def serve(
         model,
         {"--system": system, "--gpus": gpus, "--isl": load.isl, "--osl": load.osl, "--top": top},
     )
-    if prove and rate is not None and loads:
-        raise UsageError("requests arrive at --rate: leave --loads out")
-    if prove and (pools or speculative or load.trace is not None):
-        raise UsageError(
-            "--prove starts one server for requests of one length: leave --pools, --speculative "
-            "and --trace out"
-        )
-    if pools and kubernetes:
-        raise UsageError("a manifest is written for one pool: leave --pools out")
+    _check_together(context, load)
     check_carbon(carbon)
     request = parse_request(
         model,
@@ -192,6 +184,20 @@ def serve(
     finally:  # a plan is answered even if a file cannot be written, or its proof fails
         if results:
             output.result(results)
+
+
+def _check_together(context: typer.Context, load: Load) -> None:
+    """Raise UsageError for options that do not go together."""
+    given = context.params
+    if given["prove"] and given["rate"] is not None and given["loads"]:
+        raise UsageError("requests arrive at --rate: leave --loads out")
+    if given["prove"] and (given["pools"] or given["speculative"] or load.trace is not None):
+        raise UsageError(
+            "--prove starts one server for requests of one length: leave --pools, --speculative "
+            "and --trace out"
+        )
+    if given["pools"] and given["kubernetes"]:
+        raise UsageError("a manifest is written for one pool: leave --pools out")
 
 
 def answer(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foretune.plan.train.training_planner import TrainingPlan
 
 HEADINGS = ("layout", "micro", "ZeRO", "recompute", "step s", "MFU", "bubble", "GiB")
+MEMORY_USES = ("weights", "gradients", "optimizer", "activations", "buffers")
 NOTES = (
     "formulas over measured operators, checked in benchmarks/plan_training.py",
     "pauses, checkpoints and failures are not counted",
@@ -72,7 +73,7 @@ def train(
     from foretune.plan import describe_model
     from foretune.plan.describe.catalog import resolve_system
     from foretune.plan.train.recipe import TrainingTask
-    from foretune.plan.train.step import SOFTWARE
+    from foretune.plan.train.step import SOFTWARE as KNOWN_SOFTWARE
     from foretune.plan.train.training_planner import plan_training
 
     # What is asked.
@@ -81,13 +82,14 @@ def train(
         options.require_positive_int(value, name)
     if not 0 <= tokens < float("inf"):
         raise UsageError(f"--tokens {tokens:g}: give a number of tokens, 0 or more")
-    require_known("software", software, SOFTWARE)
+    require_known("software", software, KNOWN_SOFTWARE)
     precision, _, gradients = formats.partition("/")
     if not precision:
         raise UsageError(f"--formats {formats!r}: write bf16, fp8 or fp8/bf16")
-    chosen_formats: dict[str, Any] = {"precision": precision, "gradients": gradients or "fp32"}
-    task = TrainingTask(batch, sequence, overlap=overlap, **chosen_formats)
+    known_formats: dict[str, Any] = {"precision": precision, "gradients": gradients or "fp32"}
+    task = TrainingTask(batch, sequence, overlap=overlap, **known_formats)
 
+    # Every recipe that fits, the fastest first.
     clocks, tables = plan_options.load_operator_clocks(operators)
     hardware = resolve_system(system, plan_options.read_prices(prices))
     described = describe_model(model)
@@ -97,7 +99,7 @@ def train(
         gpus=gpus,
         task=task,
         timers=clocks,
-        calibration=SOFTWARE[software],
+        calibration=KNOWN_SOFTWARE[software],
         offload=offload,
         zero_bubble=zero_bubble,
     )
@@ -139,41 +141,46 @@ def _assumptions(
     if shown["zero_bubble"].any():
         yield ZERO_BUBBLE_NOTE
     if shown["offload"].any():
-        rates = f"{system.host_gbps:g} GB/s to the host, {HOST_GBPS:g} GB/s of its memory per GPU"
-        yield f"offload as in ZeRO-Offload, not measured: {rates}; assumes enough host memory"
+        yield (
+            f"offload as in ZeRO-Offload, not measured: {system.host_gbps:g} GB/s to the host, "
+            f"{HOST_GBPS:g} GB/s of its memory per GPU; assumes enough host memory"
+        )
     if measured is None:
         yield "operator times are rooflines: no measured tables (pip install '.[llm]')"
     elif system.name not in measured:
-        borrowed = f"no operator was measured on {system.name}: efficiencies are those of other"
-        yield f"{borrowed} GPUs; on an MI250X, predictions are 1.5 to 1.8 times the published rates"
+        yield (
+            f"no operator was measured on {system.name}: efficiencies are those of other GPUs; on "
+            "an MI250X, predictions are 1.5 to 1.8 times the published rates"
+        )
 
 
 def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
+    """Return the best recipe in words: its rate, its memory, what it waits for, its cost."""
     from foretune.plan.train.training_planner import STEP_PARTS
 
     best = training_plan.best
-    limit = training_plan.limited_by
     step_s = best["step_ms"] / 1e3
     recipes = f"{len(training_plan.candidates)} recipes that fit"
-    uses = ("weights", "gradients", "optimizer", "activations", "buffers")
-    memory = ", ".join(f"{use} {best[f'{use}_gib']:.1f}" for use in uses)
+    rate = f"{step_s:.4g} s, {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"
+    lines = [f"best of {recipes} ({training_plan.recipes_considered} considered): {rate}"]
+
+    memory = ", ".join(f"{use} {best[f'{use}_gib']:.1f}" for use in MEMORY_USES)
     if best["offload"]:
         memory += f"; {best['offloaded_gib']:.1f} of optimizer state on the host"
-    rate = f"{step_s:.4g} s, {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"
-    limit_share = percent(best[limit] / best["step_ms"])
-    lines = [
-        f"best of {recipes} ({training_plan.recipes_considered} considered): {rate}",
-        f"GiB of the fullest GPU: {memory}",
-        f"besides computing, it waits longest for {STEP_PARTS[limit]}: {limit_share} of the step",
-    ]
+    lines.append(f"GiB of the fullest GPU: {memory}")
 
+    limit = training_plan.limited_by
+    share = percent(best[limit] / best["step_ms"])
+    lines.append(
+        f"besides computing, it waits longest for {STEP_PARTS[limit]}: {share} of the step"
+    )
     if len(training_plan.distinct) > 1:
         gap = training_plan.distinct["step_ms"][1] / best["step_ms"] - 1
         lines.append(f"the next recipe is {percent(gap)} slower")
     if tokens > 0:
         usd = training_plan.cost(tokens)
-        cost = ", at an unknown price" if math.isnan(usd) else f", {usd:,.0f} USD"
-        lines.append(f"{tokens:.3g} tokens: {training_plan.days(tokens):.1f} days{cost}")
+        cost = "at an unknown price" if math.isnan(usd) else f"{usd:,.0f} USD"
+        lines.append(f"{tokens:.3g} tokens: {training_plan.days(tokens):.1f} days, {cost}")
     return lines
 
 

@@ -1,18 +1,20 @@
-"""``foretune predict``: configurations ranked without running them, and why (``--explain``)."""
+"""``foretune predict``: configurations ranked without running them; operators; networks."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
 
-from foretune.cli import networks, options
+from foretune.cli import explaining, networks, options
 from foretune.cli.csv_files import is_registered
+from foretune.cli.explaining import format_cell, primary_target, rows_to_predict
 from foretune.cli.operators import predict_operator
 from foretune.cli.output import Output, format_config
 from foretune.device import Device
 from foretune.errors import UsageError, require_known
-from foretune.kernel import Kernel
 from foretune.models.guides.request import AUTO
 from foretune.problem import Problem
 from foretune.registry import get_kernel
@@ -23,15 +25,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.models.predictor import Predictor
-    from foretune.models.targets import Target
 
 COLUMNS = {"time": "time_ms", "power": "power_w", "energy": "energy_mj"}
 UNITS = {
     **{"time": "ms", "power": "W", "energy": "mJ", "edp": "mJ·ms"},
     **{"time_ms": "ms", "power_w": "W", "energy_mj": "mJ"},
 }
-MEASURED = tuple(f"{name}{end}" for name in COLUMNS.values() for end in ("", "_low", "_high"))
-MAX_FEATURES_SHOWN = 15
+MEASURED = tuple(f"{column}{end}" for column in COLUMNS.values() for end in ("", "_low", "_high"))
+"""Columns of predictions: a value, and the ends of its interval."""
 
 
 def predict(
@@ -134,19 +135,24 @@ def _load(predictor: str, kernel: str, device: str | None) -> "Predictor":
 
 
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
-    names = ("kernel", "problem", "explain", "config", "device", "objective")
-    kernel, problem, explain, config, device, objective = (context.params[n] for n in names)
-    _check_question(problem, explain, config, objective)
+    """Rank configurations; with ``--explain``, compare two, or show what matters."""
+    given = context.params
+    problem = given["problem"]
+    _check_question(problem, given["explain"], given["config"], given["objective"])
 
-    loaded = _load(predictor, kernel, device)
+    loaded = _load(predictor, given["kernel"], given["device"])
     output = Output(options.root_options(context).as_json)
-    if not explain:
-        by = objective or _primary_target(loaded).partition("_")[0]
-        _show_ranking(output, loaded, problem, options.device_for(loaded, device), count, by)
-    elif problem:
-        _compare(output, loaded, problem, config, device)
+    if loaded.weakness:
+        output.say(loaded.weakness)
+    if given["explain"] and not problem:
+        explaining.show_importance(output, loaded)
+        return
+    device = options.device_for(loaded, given["device"])
+    if given["explain"]:
+        explaining.show_comparison(output, loaded, problem, given["config"], device)
     else:
-        _show_importance(output, loaded)
+        objective = given["objective"] or primary_target(loaded).partition("_")[0]
+        _show_ranking(output, loaded, problem, device, count=count, objective=objective)
 
 
 def _check_question(problem: str, explain: bool, config: list[str], objective: str | None) -> None:
@@ -161,212 +167,126 @@ def _check_question(problem: str, explain: bool, config: list[str], objective: s
 
 
 def _show_ranking(
-    output: Output, loaded: "Predictor", problem: str, hardware: Device, top: int, by: str
+    output: Output,
+    predictor: "Predictor",
+    problem: str,
+    device: Device,
+    *,
+    count: int,
+    objective: str,
 ) -> None:
+    """Print the configurations with the least predicted objective."""
     from foretune.features.candidates import rows_of
     from foretune.models.objectives import predicted_objective
 
-    kernel = loaded.kernel_name_
-    wanted, configs, predicted = _candidates(loaded, problem, hardware)
-    ranked = predicted_objective(predicted, by)
-    best = np.argsort(ranked["value"].to_numpy(), kind="stable")[:top].tolist()
-    rows = rows_of(kernel, wanted, [configs[i] for i in best], hardware)
-    reasons = loaded.explain_outside(rows).groupby("row")
-    entries = [
-        {
-            "config": dict(configs[i]),
-            **{name: predicted[name].iloc[i] if name in predicted else None for name in MEASURED},
-            **ranked.iloc[i],
-            "p_valid": predicted["p_valid"].iloc[i],
-            "outside": [
-                f"{line.column}={_format_value(line.value)}: {line.reason}"
-                for line in (reasons.get_group(k).itertuples() if k in reasons.groups else ())
-            ],
-        }
-        for k, i in enumerate(best)
+    candidates = _candidates(predictor, problem, device)
+    predicted = candidates.predicted
+    values = predicted_objective(predicted, objective)
+    best = np.argsort(values["value"].to_numpy(), kind="stable")[:count].tolist()
+    configs = [candidates.configs[number] for number in best]
+    rows = rows_of(predictor.kernel_name_, candidates.problem, configs, device)
+    reasons = _reasons_outside(predictor, rows)
+
+    entries = []
+    for position, number in enumerate(best):
+        entry: dict[str, Any] = {"config": dict(configs[position])}
+        for column in MEASURED:
+            entry[column] = predicted[column].iloc[number] if column in predicted else None
+        entry |= values.iloc[number]
+        entry["p_valid"] = predicted["p_valid"].iloc[number]
+        entry["outside"] = reasons[position]
+        entries.append(entry)
+    subject = f"{predictor.kernel_name_} {candidates.problem}"
+    title = f"{subject}: {len(predicted):,} configurations predicted"
+    other_columns = [
+        column for name, column in COLUMNS.items() if column in predicted and name != objective
     ]
-    others = [name for key, name in COLUMNS.items() if name in predicted and key != by]
-    cells = [
-        [
-            *_texts(e["value"], e["low"], e["high"]),
-            *(short_number(e[name]) for name in others),
-            f"{e['p_valid']:.2f}",
-            format_config(e["config"]),
-        ]
-        for e in entries
-    ]
-    output.table(
-        f"{kernel} {wanted}: {len(predicted):,} configurations predicted",
-        (UNITS[by], "90 % interval", *(UNITS[n] for n in others), "valid", "configuration"),
-        cells,
-    )
-    for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
+    _print_ranking(output, title, entries, objective=objective, other_columns=other_columns)
+    for reason in dict.fromkeys(reason for entry in entries for reason in entry["outside"]):
         output.say(f"outside the training range: {reason}")
-    asked = {"problem": dict(wanted), "configurations": len(predicted), "objective": by}
-    output.result({**asked, "configs": entries})
+    answer = {
+        "problem": dict(candidates.problem),
+        "configurations": len(predicted),
+        "objective": objective,
+    }
+    if predictor.weakness:
+        answer["weakness"] = predictor.weakness
+    output.result({**answer, "configs": entries})
 
 
-def _texts(value: float, low: float, high: float) -> tuple[str, str]:
-    return short_number(value), f"{short_number(low)}–{short_number(high)}"
+def _print_ranking(
+    output: Output,
+    title: str,
+    entries: Sequence[Mapping[str, Any]],
+    *,
+    objective: str,
+    other_columns: Sequence[str],
+) -> None:
+    """Print a row per configuration: the objective, other predictions, and the knobs."""
+    rows = []
+    for entry in entries:
+        interval = f"{short_number(entry['low'])}–{short_number(entry['high'])}"
+        others = [short_number(entry[column]) for column in other_columns]
+        config = format_config(entry["config"])
+        p_valid = f"{entry['p_valid']:.2f}"
+        rows.append([short_number(entry["value"]), interval, *others, p_valid, config])
+    units = [UNITS[column] for column in other_columns]
+    headings = (UNITS[objective], "90 % interval", *units, "valid", "configuration")
+    output.table(title, headings, rows)
 
 
-def _primary_target(predictor: "Predictor") -> "Target":
-    return "time_ms" if "time_ms" in predictor.targets_ else next(iter(predictor.targets_))
+def _reasons_outside(predictor: "Predictor", rows: "pd.DataFrame") -> list[list[str]]:
+    """Return, per row, why it is outside the training range; empty if it is inside."""
+    reasons: list[list[str]] = [[] for _ in range(len(rows))]
+    for line in predictor.explain_outside(rows).itertuples():
+        reasons[line.row].append(f"{line.column}={format_cell(line.value)}: {line.reason}")
+    return reasons
 
 
-def _candidates(
-    loaded: "Predictor", problem: str, hardware: Device
-) -> tuple[Problem, "SearchSpace | list[Configuration]", "pd.DataFrame"]:
-    """Return the problem, its configurations, and their predictions.
+@dataclass(frozen=True)
+class _Candidates:
+    """A problem's configurations, and a row of predictions for each."""
 
-    The configurations are the kernel's space; if the kernel is not registered, or the runs have
-    other parameters, all configurations in the training runs.
+    problem: Problem
+    configs: "SearchSpace | list[Configuration]"
+    predicted: "pd.DataFrame"
+
+
+def _candidates(predictor: "Predictor", problem: str, device: Device) -> _Candidates:
+    """Predict the kernel's whole space.
+
+    If the kernel is not registered, or the runs have other parameters, all configurations in the
+    training runs.
     """
-    name = loaded.kernel_name_
-    if is_registered(name, loaded.runs_.columns):
-        chosen = get_kernel(name)
-        wanted = chosen.problem(Problem.parse(problem))  # it need not fit this machine's memory
-        space = chosen.space(wanted)
-        return wanted, space, loaded.predict_space(wanted, space, hardware)
-    wanted = _parse_problem(loaded, problem)
-    measured = loaded.measured_configurations(hardware.name)
-    return wanted, measured, loaded.predict(_rows(loaded, wanted, measured, hardware))
+    name = predictor.kernel_name_
+    if is_registered(name, predictor.runs_.columns):
+        kernel = get_kernel(name)
+        known_problem = kernel.problem(Problem.parse(problem))  # it need not fit in memory here
+        space = kernel.space(known_problem)
+        predicted = predictor.predict_space(known_problem, space, device)
+        return _Candidates(known_problem, space, predicted)
 
-
-def _rows(
-    predictor: "Predictor", problem: Problem, configs: list[Configuration], device: Device
-) -> "pd.DataFrame":
-    """Return rows to predict; training's settings that none of them has are gaps."""
-    from foretune.features.candidates import rows_of, settings_of
-
-    rows = rows_of(predictor.kernel_name_, problem, configs, device)
-    return rows.reindex(columns=rows.columns.union(settings_of(predictor.runs_.head(0)).columns))
+    parsed_problem = _parse_problem(predictor, problem)
+    configs = predictor.measured_configurations(device.name)
+    predicted = predictor.predict(rows_to_predict(predictor, parsed_problem, configs, device))
+    return _Candidates(parsed_problem, configs, predicted)
 
 
 def _parse_problem(predictor: "Predictor", text: str) -> Problem:
     """Parse a problem; parameters that were constant in training may be omitted."""
     from foretune.datasets.schema import columns_of
 
-    given, runs = Problem.parse(text), predictor.runs_
+    given = Problem.parse(text)
+    runs = predictor.runs_
     columns = {c.removeprefix("problem."): runs[c] for c in columns_of(runs, "problem")}
     require_known("size", given, columns)
-    complete = {n: v for n, v in columns.items() if v.notna().all()}
-    values = {**{n: v.iloc[0] for n, v in complete.items() if v.nunique() == 1}, **given}
-    if missing := [n for n in complete if n not in values]:
+
+    # Sizes that only some runs have are optional.
+    required = {name: values for name, values in columns.items() if values.notna().all()}
+    constants = {name: values.iloc[0] for name, values in required.items() if values.nunique() == 1}
+    sizes = {**constants, **given}
+    missing = [name for name in required if name not in sizes]
+    if missing:
         examples = (f"{name} (such as {columns[name].iloc[0]})" for name in missing)
         raise UsageError(f"--problem lacks {', '.join(examples)}")
-    return Problem(values)
-
-
-def _show_importance(output: Output, predictor: "Predictor") -> None:
-    from foretune.models.bottlenecks import bottlenecks
-    from foretune.models.explanation import FEATURE_GROUPS, importance
-    from foretune.models.targets import measured_rows
-
-    target = _primary_target(predictor)
-    found = importance(predictor, target=target)
-    title = f"what determines predicted {target} ({found.rows:,} rows)"
-    features, groups = (table.to_dict("records") for table in (found.features, found.groups))
-    rows = [
-        [str(f["feature"]), str(f["group"]), f"{f['factor']:.3f}×"]
-        for f in features[:MAX_FEATURES_SHOWN]
-    ]
-    output.table(title, ("feature", "group", "typical effect"), rows)
-    rows = [[g["group"], FEATURE_GROUPS[g["group"]], f"{g['factor']:.3f}×"] for g in groups]
-    output.say("")
-    output.table("by group", ("group", "content", "typical effect"), rows)
-    limits = bottlenecks(predictor, measured_rows("time_ms", predictor.runs_))["bottleneck"]
-    shares = limits[limits != ""].value_counts(normalize=True).to_dict()
-    if shares:
-        output.say("")
-        rows = [[kind, f"{share:.0%}"] for kind, share in shares.items()]
-        output.table("what limits the training runs", ("bottleneck", "runs"), rows)
-    result = {"target": target, "rows": found.rows, "features": features, "groups": groups}
-    output.result({**result, "bottlenecks": shares})
-
-
-def _compare(
-    output: Output, predictor: "Predictor", wanted: str, configs: list[str], named: str | None
-) -> None:
-    from foretune.models.bottlenecks import bottlenecks
-    from foretune.models.explanation import compare
-
-    # a kernel that cannot be run is known from its runs alone
-    target, family = _primary_target(predictor), predictor.features_.family
-    kernel = family if isinstance(family, Kernel) else None
-    problem = Problem.parse(wanted)
-    problem = kernel.problem(problem) if kernel else problem
-    device = options.device_for(predictor, named)
-    a, b = (_read_config(predictor, kernel, problem, device, text) for text in configs)
-    rows = _rows(predictor, problem, [a, b], device)
-    comparison = compare(predictor, rows, 0, 1, target)
-    output.say(f"A: {_format_difference(a, b)}\nB: {_format_difference(b, a)}")
-    cells = [
-        [str(f["feature"]), _format_value(f["a"]), _format_value(f["b"]), f"{f['factor']:.3f}×"]
-        for f in comparison.factors.head(MAX_FEATURES_SHOWN).to_dict("records")
-    ]
-    title = f"{problem}: {target} of B over A is predicted {comparison.predicted:.3f}×"
-    output.table(title, ("feature", "A", "B", "factor"), cells)
-    if (hidden := len(comparison.factors) - MAX_FEATURES_SHOWN) > 0:
-        rest = float(comparison.factors["factor"].iloc[MAX_FEATURES_SHOWN:].prod())
-        output.say(f"{hidden} more: {rest:.3f}× together")
-    output.say(f"product, which the trees predict: {comparison.tree:.3f}×")
-    for line in predictor.explain_outside(rows).to_dict("records"):
-        where = f"{line['column']}={_format_value(line['value'])}"
-        output.say(f"{'AB'[line['row']]}: {where}: {line['reason']}")
-    limits = bottlenecks(predictor, rows)["bottleneck"].tolist()
-    for letter, name in zip("AB", limits, strict=True):
-        if name:
-            output.say(f"{letter} is limited by {name}")
-    output.result(
-        {
-            "bottleneck": dict(zip("ab", limits, strict=True)),
-            "target": target,
-            "problem": dict(problem),
-            "a": dict(a),
-            "b": dict(b),
-            "device": device.name,
-            "predicted_ratio": comparison.predicted,
-            "tree_ratio": comparison.tree,
-            "factors": comparison.factors.to_dict("records"),
-        }
-    )
-
-
-def _read_config(
-    predictor: "Predictor", kernel: Kernel | None, problem: Problem, device: Device, text: str
-) -> Configuration:
-    """Parse a configuration; missing parameters come from the default."""
-    from foretune.datasets.schema import columns_of
-
-    if text in ("default", "best"):
-        if kernel is None:
-            raise UsageError(
-                f"--config {text} needs a kernel that can be run; {predictor.kernel_name_} is "
-                "known from its runs alone: write NAME=VALUE,…"
-            )
-        if text == "default":
-            return kernel.default(problem)
-        space = kernel.space(problem)
-        predicted = predictor.predict_space(problem, space, device)
-        return space[int(predicted[_primary_target(predictor)].argmin())]
-    given = Configuration.parse(text)
-    runs = predictor.runs_
-    known = [c.removeprefix("config.") for c in columns_of(runs, "config")]
-    require_known("parameter", given, known)
-    start = dict(kernel.default(problem)) if kernel else {}
-    config = Configuration({**start, **given})
-    if missing := [n for n in known if n not in config and runs[f"config.{n}"].notna().all()]:
-        raise UsageError(f"--config {text!r} lacks {', '.join(missing)}")
-    return config
-
-
-def _format_difference(config: Configuration, other: Configuration) -> str:
-    own = {k: v for k, v in config.items() if k not in other or other[k] != v}
-    return format_config(own) or "the same"
-
-
-def _format_value(value: object) -> str:
-    if isinstance(value, float):
-        return "–" if value != value else f"{value:.6g}"
-    return "" if value is None else str(value)
+    return Problem(sizes)

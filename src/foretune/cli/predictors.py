@@ -1,7 +1,9 @@
 """``foretune train`` and ``evaluate``: predictors from run tables, and their validation."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,14 @@ UNUSABLE_SPLIT_REASONS = {
 }
 CURVE = "curve"
 WORK_KEYS = ("flops", "bytes", "blocks")
-MAX_EXPLAINED = 10_000  # how many rows `evaluate` compares with the training range
+MAX_EXPLAINED = 10_000
+"""How many rows `evaluate` compares with the training range."""
+MIN_POWER_ROWS = 40
+"""With fewer metered runs, validation says little of power."""
+MAX_SEEN_SHARE = 0.5
+"""With more held-out rows of problems that were seen in training, scores are too good."""
+DEFAULT_SPLITS = {"quick": ("grouped",), "full": ("random", "grouped")}
+"""Validation level -> the splits that it holds out by default."""
 DRIFTED_EXIT_CODE = 1
 TARGET = typer.Option([], help="time_ms or power_w (repeatable). Default: what the runs hold.")
 SIZES = typer.Option(
@@ -67,7 +76,7 @@ def train(
     extra_columns: list[str] = EXTRA_COLUMNS,
     work: list[str] = WORK,
     kernel: str = run_files.ONLY_KERNEL,
-    resume: str = RESUME,
+    resume: str | None = RESUME,
     mlflow: str = typer.Option(None, help="Also log to this MLflow: sqlite:///mlflow.db or a URL."),
     out: Path = typer.Option(..., help="Folder for the predictor."),
 ) -> None:
@@ -75,30 +84,28 @@ def train(
     run_files.require_files(files)
     require_known("model", model, registered("models"))
 
-    from foretune.features.families.user_defined import UserDefinedCost
     from foretune.models.card import CARD, require_writable_folder
-    from foretune.models.predictor import Predictor, require_single_kernel
+    from foretune.models.predictor import require_single_kernel
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.splits import group_columns, group_numbers
     from foretune.models.targets import TARGETS
     from foretune.models.training import train_predictor
 
-    root = options.root_options(context)
-    output = Output(root.as_json)
+    output = Output(options.root_options(context).as_json)
     load("models", model)
     require_known("target", target, TARGETS)
-    level, splits, with_curve = _parse_validate(validate)
-    works = options.parse_key_values(work, "--work", "KEY=VALUE", WORK_KEYS)
-    expressions = [works.get(key, "") for key in WORK_KEYS]
-    problem = [name.strip() for name in sizes.split(",") if name.strip()]
+    validation = _parse_validate(validate)
+    work_of_key = options.parse_key_values(work, "--work", "KEY=VALUE", WORK_KEYS)
     resumed = None
     if resume is not None:
         _check_resume(context)
         resumed = read_predictor(resume)
+
+    # What is learned from, and by which model; --resume goes on with a predictor and its runs.
     csv_options = CsvOptions(
         kernel=kernel,
         sources=options.parse_key_values(map_, "--map"),
-        sizes=problem,
+        sizes=[name.strip() for name in sizes.split(",") if name.strip()],
         ignored=ignore,
         device=device,
         separator=separator,
@@ -106,45 +113,83 @@ def train(
         finds_roles=True,
     )
     runs = run_files.read_tables(files, csv_options, resumed)
-    cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
-    extra = tuple(extra_columns)
-    template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
-    if resumed is not None:
-        template, runs = resumed, _append_runs(resumed, runs, resume)
+    kernel_name = require_single_kernel(runs)
+    if resume is None or resumed is None:
+        template = _new_predictor(context, kernel_name, work_of_key)
+    else:
+        template = resumed
+        runs = _append_runs(resumed, runs, folder=str(resume))
+
+    # What could be wrong is found before training.
     group_columns(runs, group)
-    if with_curve and group_numbers(runs, group).max(initial=0) == 0:
+    n_groups = group_numbers(runs, group).max(initial=0) + 1
+    if validation.with_curve and n_groups == 1:
         raise UsageError("--validate curve holds groups out, and these runs are of one group")
-    replaced = (out / CARD).exists()
+    replaces = (out / CARD).exists()
     require_writable_folder(out)
+
     with _mlflow_logger(mlflow, template.model, runs) as log:
         done = train_predictor(
             runs,
-            template.model,
-            template.targets,
-            group,
-            template.seed,
-            template.kernel,
-            splits=splits or None,
+            model=template.model,
+            targets=template.targets,
+            group=group,
+            seed=template.seed,
+            kernel=template.kernel,
+            splits=validation.splits or None,
             extra_columns=template.extra_columns,
             parameters=template.parameters,
-            validate=level,
+            validate=validation.level,
         )
         done.predictor.save(out)
         log(done, out)
-    summary = _show_training(output, done, runs, splits)
-    curves = _learning_curves(output, done.predictor, group) if with_curve else {}
-    output.say(f"\npredictor: {out}{', which replaced another one' if replaced else ''}")
-    output.result({"out": str(out), **summary, "validate": level, "curves": curves})
+    summary = _show_training(output, done, runs, validation.splits)
+    curves = _learning_curves(output, done.predictor, group) if validation.with_curve else {}
+    replaced = ", which replaced another one" if replaces else ""
+    output.say(f"\npredictor: {out}{replaced}")
+    output.result({"out": str(out), **summary, "validate": validation.level, "curves": curves})
 
 
-def _parse_validate(text: str) -> tuple[Any, Any, bool]:
+@dataclass(frozen=True)
+class _Validation:
+    """What ``--validate`` says: how thoroughly, on which splits (by default the level's own)."""
+
+    level: Any
+    splits: list[Any]
+    with_curve: bool
+
+
+def _parse_validate(text: str) -> _Validation:
+    """Parse a level and splits, joined by commas; of several levels, the last one counts."""
     from foretune.models.splits import SPLITS
     from foretune.models.validation.cross_validation import VALIDATION_LEVELS
 
     parts = [part.strip() for part in text.split(",")]
     require_known("validation", parts, (*VALIDATION_LEVELS, *SPLITS, CURVE))
     levels = [part for part in parts if part in VALIDATION_LEVELS]
-    return (levels or ["quick"])[-1], [part for part in parts if part in SPLITS], CURVE in parts
+    return _Validation(
+        level=levels[-1] if levels else "quick",
+        splits=[part for part in parts if part in SPLITS],
+        with_curve=CURVE in parts,
+    )
+
+
+def _new_predictor(
+    context: typer.Context, kernel: str, work_of_key: Mapping[str, str]
+) -> "Predictor":
+    """Return an untrained predictor with the command's options; ``kernel`` is that of the runs."""
+    from foretune.features.families.user_defined import UserDefinedCost
+    from foretune.models.predictor import Predictor
+
+    given = context.params
+    expressions = [work_of_key.get(key, "") for key in WORK_KEYS]
+    return Predictor(
+        model=given["model"],
+        targets=tuple(given["target"]) or None,
+        seed=options.root_options(context).seed,
+        kernel=UserDefinedCost.from_expressions(kernel, *expressions),
+        extra_columns=tuple(given["extra_columns"]),
+    )
 
 
 def _check_resume(context: typer.Context) -> None:
@@ -157,36 +202,50 @@ def _check_resume(context: typer.Context) -> None:
 def _show_training(
     output: Output, done: "Training", runs: "pd.DataFrame", splits: list[str]
 ) -> dict[str, Any]:
+    """Print the scores of a training and what they rest on; return them for the JSON object."""
     from foretune.datasets.schema import columns_of
     from foretune.models.validation.metrics import noise_floor
 
+    weakness = done.validation.weakness
+    if weakness:
+        output.say(weakness)
     if not columns_of(runs, "config"):
         output.say("no column is configuration: for a CSV file, name its sizes with --sizes")
-    for name, scores in done.scores.items():
+    for target, scores in done.scores.items():
         if scores:
-            output.table(f"predicting {name}", METRIC_COLUMNS, metric_rows(scores))
+            output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(scores))
     output.say(str(done.validation))
-    for line in _notes(done, splits):
-        output.say(line)
+    for note in _notes(done, splits):
+        output.say(note)
     floor = noise_floor(runs)
-    if floor == floor:
+    if not math.isnan(floor):
         output.say(f"noise floor of time_ms, from repeats: {percent(floor)}")
-    for name, share in done.validation.seen_problem_share.items():
-        if share > 0.5 and "grouped" in done.scores[name]:
-            rows = f"{percent(share)} of the randomly held-out rows for {name}"
-            output.say(f"{rows} have a problem seen in training\ntoo: use the grouped split")
-    return {**done.metrics(), "noise_floor": floor, "training": done.predictor.training_}
+    for target, share in done.validation.seen_problem_share.items():
+        if share > MAX_SEEN_SHARE and "grouped" in done.scores[target]:
+            output.say(
+                f"{percent(share)} of the randomly held-out rows for {target} have a problem seen "
+                "in training\ntoo: use the grouped split"
+            )
+    answer = {**done.metrics(), "noise_floor": floor, "training": done.predictor.training_}
+    if weakness:
+        answer["weakness"] = weakness
+    return answer
 
 
 def _learning_curves(output: Output, predictor: "Predictor", group: str) -> dict[str, Any]:
+    """Print the learning curve of each target, and return its points."""
     from foretune.models.validation.evaluation import learning_curve
 
     curves: dict[str, Any] = {}
-    for name in predictor.targets_:
-        points = learning_curve(predictor, predictor.runs_, name, group).to_dict("records")
-        rows = [[f"{p['rows']:,}", *map(percent, list(p.values())[1:])] for p in points]
-        output.table(f"learning curve, {name}", ("runs", "MAPE", "median", "90% int."), rows)
-        curves[name] = points
+    for target in predictor.targets_:
+        curve = learning_curve(predictor, predictor.runs_, target, group)
+        points = curve.to_dict("records")
+        rows = []
+        for point in points:
+            n_runs, *scores = point.values()
+            rows.append([f"{n_runs:,}", *map(percent, scores)])
+        output.table(f"learning curve, {target}", ("runs", "MAPE", "median", "90% int."), rows)
+        curves[target] = points
     return curves
 
 
@@ -213,38 +272,55 @@ def evaluate(
     if drift:
         _show_drift(output, loaded, runs)
         return
+
     scores = evaluate_predictor(loaded, runs)
     _say_learned_from(output, loaded, runs)
-    lines = loaded.explain_outside(runs.head(MAX_EXPLAINED))
-    if len(lines):
-        count = lines["row"].nunique()
-        of_these = f"{count:,} of these {min(len(runs), MAX_EXPLAINED):,} runs"
-        output.say(f"{of_these} are outside the training range:")
-        for column, group in lines.groupby("column", sort=False):
-            example = f"{column}={group['value'].iloc[0]}: {group['reason'].iloc[0]}"
-            output.say(f"  {example}" if len(group) == 1 else f"  {len(group):,} such as {example}")
-    simulated = {"simulated.cycles": score} if (score := score_simulator(runs)) else {}
-    for name, metrics in scores.items():
-        models = {str(predictor): metrics, **(simulated if name == "time_ms" else {})}
+    _say_outside(output, loaded, runs.head(MAX_EXPLAINED))
+
+    # A simulator's cycles are a second model of the time.
+    simulator_scores = score_simulator(runs)
+    simulated = {"simulated.cycles": simulator_scores} if simulator_scores else {}
+    for target, metrics in scores.items():
+        models = {str(predictor): metrics}
+        if target == "time_ms":
+            models |= simulated
         rows = metric_rows({"these runs": models})
-        output.table(f"predicting {name}", METRIC_COLUMNS, rows)
+        output.table(f"predicting {target}", METRIC_COLUMNS, rows)
     output.result({**scores, **simulated})
+
+
+def _say_outside(output: Output, predictor: "Predictor", runs: "pd.DataFrame") -> None:
+    """Say how many runs are outside the training range, with an example per column."""
+    lines = predictor.explain_outside(runs)
+    if lines.empty:
+        return
+    n_outside = lines["row"].nunique()
+    output.say(f"{n_outside:,} of these {len(runs):,} runs are outside the training range:")
+    for column, group in lines.groupby("column", sort=False):
+        first = group.iloc[0]
+        example = f"{column}={first['value']}: {first['reason']}"
+        such_as = f"{len(group):,} such as " if len(group) > 1 else ""
+        output.say(f"  {such_as}{example}")
 
 
 def _say_learned_from(output: Output, predictor: "Predictor", runs: "pd.DataFrame") -> None:
     from foretune.models.validation.evaluation import count_seen_before
 
-    if seen := count_seen_before(predictor, runs):
-        were = f"{seen:,} of these {len(runs):,} runs were in training"
-        output.say(f"{were}: their errors say nothing about new runs")
+    n_seen = count_seen_before(predictor, runs)
+    if n_seen:
+        output.say(
+            f"{n_seen:,} of these {len(runs):,} runs were in training: their errors say nothing "
+            "about new runs"
+        )
 
 
 def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") -> None:
+    """Print whether a predictor is still valid; exit with 1 if not."""
     from foretune.models.validation.drift import check_drift
 
-    found = check_drift(predictor, runs)
+    drift_of_target = check_drift(predictor, runs)
     _say_learned_from(output, predictor, runs)
-    for target, d in found.items():
+    for target, d in drift_of_target.items():
         rows = [
             ["inside the interval", percent(d.coverage), f"at least {percent(d.min_coverage)}"],
             ["median error", percent(d.median_error), f"about {percent(d.expected_error)}"],
@@ -252,12 +328,15 @@ def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") ->
             [f"change of {d.repeats} repeated runs", percent(d.change), ""],
         ]
         output.table(f"{target} of {d.rows} runs", ("", "found", "expected"), rows)
-    for target, d in found.items():
-        output.say(f"{target}: {d.verdict}" + "".join(f"\n  {reason}" for reason in d.reasons))
-    drifted = any(d.reasons for d in found.values())
-    verdicts = {t: {"verdict": d.verdict, **vars(d)} for t, d in found.items()}
-    output.result({"verdict": "drifted" if drifted else "ok", "targets": verdicts})
-    if drifted:
+    for target, d in drift_of_target.items():
+        output.say("\n  ".join([f"{target}: {d.verdict}", *d.reasons]))
+
+    has_drifted = any(d.reasons for d in drift_of_target.values())
+    verdicts = {}
+    for target, d in drift_of_target.items():
+        verdicts[target] = {"verdict": d.verdict, **vars(d)}
+    output.result({"verdict": "drifted" if has_drifted else "ok", "targets": verdicts})
+    if has_drifted:
         output.say("'foretune train --resume' continues the predictor with these runs")
         raise typer.Exit(DRIFTED_EXIT_CODE)
 
@@ -265,20 +344,28 @@ def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") ->
 def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield which figures of a training are missing, and why."""
     from foretune.features.families_of_runs import explain_missing_roofline
+    from foretune.features.readings import ReadFamily
+    from foretune.models.targets import measured_rows
 
     features = done.predictor.features_
-    if features.family is None:
-        if reason := explain_missing_roofline(done.predictor.kernel_name_, done.predictor.runs_):
+    if isinstance(features.family, ReadFamily):
+        yield str(features.family.reading)
+    elif features.family is None:
+        reason = explain_missing_roofline(done.predictor.kernel_name_, done.predictor.runs_)
+        if reason:
             yield f"no roofline: {reason}"
     elif not features.roofline_known_:
         yield "no roofline: the runs lack their device's peak rates (device.…) or a size"
+    n_metered = len(measured_rows("power_w", done.predictor.runs_))
+    if "power_w" in done.predictor.targets_ and n_metered < MIN_POWER_ROWS:
+        yield f"power_w: ± 30 %, as only {n_metered} runs have it; {MIN_POWER_ROWS} tell more"
+
     if done.validation.level == "none":
         return
-    default_splits = ["grouped"] if done.validation.level == "quick" else ["random", "grouped"]
-    for split in splits or default_splits:
-        missing = [target for target, s in done.scores.items() if split not in s]
-        if missing:  # few rows may have power
-            of_some = f" of {', '.join(missing)}" if len(missing) < len(done.scores) else ""
+    for split in splits or DEFAULT_SPLITS[done.validation.level]:
+        targets = [target for target, scores in done.scores.items() if split not in scores]
+        if targets:  # few rows may have power
+            of_some = f" of {', '.join(targets)}" if len(targets) < len(done.scores) else ""
             yield f"not held out: {split}{of_some}: {UNUSABLE_SPLIT_REASONS[split]}"
 
 

@@ -128,7 +128,8 @@ async def _collect(stream: ByteReceiveStream, output: list[str]) -> None:
 
 async def _report(stream: ByteReceiveStream, lines: deque[str], context: Context[Any]) -> None:
     """Report each line as progress; how many follow is not known."""
-    rest, count = "", 0
+    rest = ""
+    count = 0
     async for text in TextReceiveStream(stream, errors="replace"):
         *complete, rest = (rest + text).split("\n")
         for line in filter(None, map(str.strip, complete)):

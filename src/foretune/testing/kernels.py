@@ -36,7 +36,8 @@ def check_kernel(
     _check_training_problems(kernel)
     rng = np.random.default_rng(seed)
     for problem in chosen:
-        space, default = kernel.space(problem), kernel.default(problem)
+        space = kernel.space(problem)
+        default = kernel.default(problem)
         ensure(default in space, f"the default of {problem} is not in the space: {default}")
         inputs = _check_inputs(kernel, problem)
         arrays = fingerprints(inputs)

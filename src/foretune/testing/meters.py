@@ -18,7 +18,8 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
     the contract of `PowerMeter`.
     """
     try:
-        meter, absent = make(0), make(1000)
+        meter = make(0)
+        absent = make(1000)
     except Exception as e:
         raise ContractViolation(f"constructing an unavailable meter must not fail: {e!r}") from e
     ensure(getattr(meter, "name", ""), "the meter has no name")

@@ -21,6 +21,13 @@ from foretune.testing.contract import ContractViolation, ensure
 
 LAUNCH_S = 1e-4
 """Minimum seconds of a launch."""
+FAILURES = {
+    "is wrong": Status.WRONG_RESULT,
+    "writes nothing": Status.WRONG_RESULT,
+    "does not build": Status.COMPILE_ERROR,
+    "raises": Status.RUNTIME_ERROR,
+}
+FATAL = {"hangs": Status.TIMEOUT, "dies": Status.RUNTIME_ERROR}
 
 
 class _MisbehavingKernel(Kernel):
@@ -75,15 +82,6 @@ class _MisbehavingKernel(Kernel):
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         sizes = np.random.default_rng(seed).permutation(np.arange(10, 10 + 10 * n, 10))
         return [self.problem(n=int(size)) for size in sizes]
-
-
-FAILURES = {
-    "is wrong": Status.WRONG_RESULT,
-    "writes nothing": Status.WRONG_RESULT,
-    "does not build": Status.COMPILE_ERROR,
-    "raises": Status.RUNTIME_ERROR,
-}
-FATAL = {"hangs": Status.TIMEOUT, "dies": Status.RUNTIME_ERROR}
 
 
 def check_runner(runner: Runner, isolates: bool = True) -> None:

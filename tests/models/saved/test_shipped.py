@@ -20,6 +20,7 @@ from foretune.models.splits import task_numbers
 from foretune.models.validation.metrics import score
 from foretune.objective import Objective
 from foretune.registry import get_kernel
+from foretune.space import SearchSpace
 from foretune.tune.job import TuningJob
 from foretune.tune.store.cache import MeasurementCache
 
@@ -261,7 +262,8 @@ def test_shipped_predictor_guides_search_for_time(of_it, monkeypatch):
 
     timed = job(Objective.TIME)
     guide = timed.find_predictor("auto")
-    space = kernel.space(problem)
+    some = kernel.space(problem).sample(200, np.random.default_rng(0))
+    space = SearchSpace.from_configs(some)
     assert len(timed.prior(problem, space, guide, Objective.TIME).log_mean) == len(space)
     assert "power_w" not in guide.predictor.targets_
     assert job(Objective.ENERGY).find_predictor("auto") is None

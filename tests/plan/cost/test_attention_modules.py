@@ -45,7 +45,7 @@ def rows(**more):
     return pd.DataFrame([one])
 
 
-def test_other_models_and_layers_that_choose_nothing_are_left_out():
+def test_attention_modules_other_models_and_layers_are_left_out():
     assert to_module_rows(rows())["problem.shape"].tolist() == ["glm"]
     assert len(to_module_rows(rows(**{"problem.model": "zai-org/GLM-5.2"}))) == 0
     assert (
@@ -54,7 +54,7 @@ def test_other_models_and_layers_that_choose_nothing_are_left_out():
     )
 
 
-def test_the_work_of_a_decode_step_by_hand():
+def test_attention_modules_decode_work_by_hand():
     decode = family_of(DECODE)
     problem = {"batch": 2, "heads": 16, "kv_len": 3000, "shape": "deepseek"}
     cost = decode.cost(problem, {"gemm_format": "fp8_block", "kv_format": "fp8"})
@@ -115,7 +115,7 @@ def tables(tmp_path):
     return OperatorTables(tmp_path)
 
 
-def test_it_counts_where_it_was_measured_and_its_parts_elsewhere(tables):
+def test_attention_modules_count_only_where_measured(tables):
     step = Step(describe_model(GLM), Layout(8), FORMATS, Part(4, 512, 0, "prefill"))
     here = StepTimer(OperatorTimer(find_system("h200_sxm").device, tables, "h200_sxm", "sglang"))
     measured = here.times([step]).iloc[0]

@@ -80,7 +80,7 @@ def test_several_are_one_stage(kept, told):
     assert sorted(told.notes) == ["other", "sum-here"]
 
 
-def test_other_rows_are_learned_anew(kept, told):
+def test_predictor_cache_other_rows_are_learned_again(kept, told):
     slow = answer(kept, lesson(3.0)) / answer(kept, lesson())
     assert len(told.stages) == 2
     assert np.median(slow) == pytest.approx(3.0, rel=0.05)
@@ -94,7 +94,7 @@ def test_another_version_of_the_code_learns_anew(kept, told, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["", "{}"])
-def test_a_damaged_file_is_replaced(kept, told, tmp_path, content):
+def test_predictor_cache_damaged_file_is_replaced(kept, told, tmp_path, content):
     first = answer(kept, lesson())
     (card,) = (tmp_path / "cache").rglob("operators.json")
     card.write_text(content)
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_replaced(kept, told, tmp_path, content):
     assert len(told.stages) == 2
 
 
-def test_a_file_in_the_place_of_the_cache_costs_nothing_but_time(told, tmp_path):
+def test_predictor_cache_file_instead_of_folder_costs_only_time(told, tmp_path):
     (tmp_path / "cache").write_text("not a folder")
     kept = TrainedPredictorCache(told.draw, tmp_path / "cache")
     assert (answer(kept, lesson()) > 0).all()
@@ -112,12 +112,12 @@ def test_a_file_in_the_place_of_the_cache_costs_nothing_but_time(told, tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_costs_nothing_but_time(told, tmp_path):
+def test_predictor_cache_unwritable_folder_costs_only_time(told, tmp_path):
     (tmp_path / "cache").mkdir(mode=0o500)
     assert (answer(TrainedPredictorCache(told.draw, tmp_path / "cache"), lesson()) > 0).all()
 
 
-def test_few_of_a_name_are_kept(kept, tmp_path):
+def test_predictor_cache_keeps_few_per_name(kept, tmp_path):
     for slower in range(1, MAX_PREDICTORS + 3):
         answer(kept, lesson(slower))
     answer(kept, lesson(name="sum-here-too"))
@@ -137,7 +137,7 @@ print(predictor.predict(runs)["time_ms"].sum())
 """
 
 
-def test_two_processes_at_once(tmp_path, kept):
+def test_predictor_cache_two_processes(tmp_path, kept):
     lesson().runs.to_parquet(tmp_path / "runs.parquet")
     command = [sys.executable, "-c", TRAIN, str(tmp_path / "runs.parquet"), str(tmp_path / "cache")]
     workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

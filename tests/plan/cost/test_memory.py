@@ -133,7 +133,7 @@ def test_narrow_caches_with_their_scales(small, kind, token):
     assert request_bytes(small, Layout(2), formats, 10) == pytest.approx(10 * 2 * 2 * token)
 
 
-def test_a_latent_cache_of_four_bits():
+def test_request_bytes_latent_cache_of_four_bits():
     latent = describe_model("deepseek-ai/DeepSeek-V3")
     token = request_bytes(latent, Layout(8), Formats(kv="fp4_e2m1"), 1)
     assert token == 61 * 576 * (0.5 + 1 / 16)
@@ -147,7 +147,7 @@ def test_state_of_linear_layers(small):
     assert request_bytes(model, Layout(2), Formats(), 10) == 10 * 2 * 16 * 2 + state / 2
 
 
-def test_a_known_cache():
+def test_request_bytes_of_known_models():
     """Llama 3.1 70B: 320 KiB per token in 16 bits, as its 80 layers of 8 key heads make."""
     model = describe_model("meta-llama/Meta-Llama-3.1-70B")
     assert request_bytes(model, Layout(), Formats(), 1) == 2 * 80 * 8 * 128 * 2
@@ -186,7 +186,7 @@ def test_attention_groups_share_requests(sparse):
     assert memory.kv_cache == 3 * 10 * 256
 
 
-def test_what_does_not_fit():
+def test_max_requests_too_large_model_is_zero():
     model, h100 = describe_model("meta-llama/Meta-Llama-3.1-70B"), find_system("h100_sxm")
     long = Workload(1024, 1024)
     assert max_requests(model, Layout(), Formats(), long, h100.memory_gib) == 0
@@ -239,7 +239,7 @@ def test_ranks_hold_the_model_between_them(case):
     assert weight_bytes(model, layout, Formats()) * layout.gpus >= 2 * model.parameters() * 0.999
 
 
-def test_every_request_that_fits_is_counted(sparse):
+def test_max_requests_counts_every_request_that_fits(sparse):
     system = replace(find_system("l4"), memory_gib=0.42)
     room = USABLE_SHARE * system.memory_gib * GIB
     found = max_requests(sparse, Layout(), Formats(), Workload(8, 8), system.memory_gib)

@@ -62,7 +62,7 @@ def times() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in NARROW if kind != "fp32"])
-def test_they_gain_what_their_bytes_allow(times, kind):
+def test_narrow_cache_gains_what_its_bytes_allow(times, kind):
     share = CACHE_FORMATS[kind].bytes_per_value(128) / CACHE_FORMATS["fp8"].bytes_per_value(128)
     ratio = times.loc[kind, "ms"].to_numpy() / times.loc["fp8", "ms"].to_numpy()
     assert (ratio >= share - 1e-9).all()
@@ -71,7 +71,7 @@ def test_they_gain_what_their_bytes_allow(times, kind):
     assert "predicted" not in set(times.loc["fp8", "source"])
 
 
-def test_they_are_a_guess_of_a_step():
+def test_narrow_cache_makes_step_a_guess():
     model, system = describe_model("meta-llama/Llama-3.1-8B"), find_system("h100_sxm")
     steps = [
         Step(model, Layout(), Formats(kv=kind), Part(64, 1, 8192, "decode"))

@@ -58,7 +58,7 @@ def test_degrees_that_split_nothing(small):
         plan_operators(small, [1], ["fp9"], [8])
 
 
-def test_the_farthest_comes_next(small):
+def test_farthest_first_takes_farthest_next(small):
     found = farthest_first(plan_operators(small, [1], ["bf16"], [2**i for i in range(11)]))
     norms = [o.problem["rows"] for o in found if o.kernel == "norm"]
     # From the smallest to the largest, then halves of what is left, in octaves.
@@ -66,7 +66,7 @@ def test_the_farthest_comes_next(small):
     assert sorted(norms) == [2**i for i in range(11)]
 
 
-def test_every_kernel_and_format_comes_before_a_second_of_any(sparse):
+def test_farthest_first_begins_with_every_kernel_and_format(sparse):
     asked = plan_operators(sparse, [1], ["bf16", "fp8"], [1, 8, 64])
     found = farthest_first(asked)
     kinds = [(o.kernel, o.config.get("format"), o.problem.get("op")) for o in found]
@@ -75,7 +75,7 @@ def test_every_kernel_and_format_comes_before_a_second_of_any(sparse):
     assert farthest_first([]) == []
 
 
-def test_what_cannot_be_measured_is_counted_by_reason(small):
+def test_measurable_counts_others_by_reason(small):
     pytest.importorskip("torch")
     asked = plan_operators(small, [2], ["bf16", "nvfp4"], [8])
     chosen, reasons = measurable(asked, DEVICE, max_ms=1e9)
@@ -85,7 +85,7 @@ def test_what_cannot_be_measured_is_counted_by_reason(small):
     assert any("all_reduce" in reason for reason in reasons)
 
 
-def test_what_takes_too_long_is_left_out(small):
+def test_measurable_leaves_out_long_operators(small):
     pytest.importorskip("torch")
     wide = dataclasses.replace(small, vocab=10**8)
     asked = plan_operators(wide, [1], ["bf16"], [8])

@@ -35,13 +35,13 @@ def test_shares_are_those_of_the_formula():
     assert FORM.share(used, 0.2) == pytest.approx([0.45, 0.2, 1.0])
 
 
-def test_what_is_not_known_of_an_operator_adds_nothing():
+def test_operator_power_unknown_share_adds_nothing():
     assert FORM.share(np.array([[np.nan, 0.5]]), 0.2) == pytest.approx([0.4])
 
 
 @pytest.mark.parametrize("kernel", ["gemm", "attention_prefill", "attention_decode", "moe"])
 @given(computing=SHARES, memory=SHARES, more=st.floats(0.0, 1.0))
-def test_who_uses_more_draws_no_less_and_never_more_than_the_limit(kernel, computing, memory, more):
+def test_operator_power_grows_with_use_up_to_limit(kernel, computing, memory, more):
     form = shipped_models()[kernel]["h200_sxm"]
     used = np.array([[computing, memory], [computing + more, memory], [computing, memory + more]])
     shares = form.share(used, 0.2)
@@ -65,7 +65,7 @@ def test_watts_follow_from_the_roofline_and_the_limit():
     assert power.active_idle_w == pytest.approx(500.0 * awake)
 
 
-def test_the_nearest_measured_gpus_stand_in():
+def test_operator_power_takes_nearest_measured_gpus():
     other = PowerModel(compute=0.1, compute_exponent=1.0, memory=0.1, memory_exponent=1.0)
     forms = {"gemm": {"h200_sxm": FORM, "b200_sxm": other}}
     rows, ms = pd.DataFrame([product(1000, 1000, 1000)]), np.array([8e-3])
@@ -111,7 +111,7 @@ def test_kernels_nobody_metered_take_another_form_and_say_so():
     assert np.isfinite(here.watts).all()
 
 
-def test_without_a_limit_nothing_is_said():
+def test_operator_power_without_limit_is_unknown():
     device = Device("x", "cpu", specs={"fp32_gflops": 100.0, "memory_gbps": 20.0})
     answer = OperatorPower(device).watts(pd.DataFrame([product(64, 64, 64)]), np.array([1.0]))
     assert np.isnan(answer.watts).all()

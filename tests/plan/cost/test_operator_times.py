@@ -53,7 +53,7 @@ def test_tables_know_their_systems_and_engines(folder):
     assert tables.rows("moe", "h100_sxm", "vllm") is None
 
 
-def test_the_newest_complete_version_counts(folder):
+def test_operator_tables_newest_complete_version_counts(folder):
     clock = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
     answer = ask(clock, product(16))
     expected = gemm_table("bfloat16").query("m == 16 and n == 1024 and k == 1024")["latency"]
@@ -61,7 +61,7 @@ def test_the_newest_complete_version_counts(folder):
     assert answer["source"][0] == "measured"
 
 
-def test_what_was_not_measured_says_so(folder):
+def test_operator_times_unmeasured_are_marked(folder):
     clock = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
     answer = ask(
         clock,
@@ -105,7 +105,7 @@ def test_impossible_rows_do_not_count(folder):
     assert answer["source"][0] != "measured"
 
 
-def test_an_engine_runs_the_fastest_of_several_implementations(folder):
+def test_operator_times_fastest_implementation_counts(folder):
     place = folder / "h100_sxm" / "gemm" / "vllm" / "0.10.0"
     both = [gemm_table("bfloat16"), gemm_table("bfloat16", slower=0.8).assign(kernel_source="y")]
     pd.concat(both).to_parquet(place / "gemm_perf.parquet")
@@ -147,14 +147,14 @@ def test_engines_choose_the_faster_of_experts_that_cost_the_same_work(tmp_path):
     assert clock.times(plain).ms == pytest.approx([0.564])  # two matrices, not three
 
 
-def test_without_any_table_the_roofline_answers():
+def test_operator_times_without_table_are_rooflines():
     answer = ask(OperatorTimer(H100, None, "h100_sxm"), product(4096, n=8192, k=8192))
     assert answer["source"][0] == "roofline"
     ideal = 2.0 * 4096 * 8192 * 8192 / (H100.specs["bf16_gflops"] * 1e6)
     assert ideal < answer["ms"][0] < 3 * ideal
 
 
-def test_a_system_nobody_measured_borrows_the_efficiency_of_another(folder):
+def test_operator_times_unmeasured_system_borrows_efficiency(folder):
     tables = OperatorTables(folder)
     clock = OperatorTimer(H200, tables, "h200_sxm", "vllm", similar_systems=["h100_sxm"])
     here = ask(OperatorTimer(H100, tables, "h100_sxm", "vllm"), product(1, n=8192, k=8192))
@@ -222,7 +222,7 @@ def recurrent(kernel: str, op: str, batch: float) -> dict[str, object]:
     }
 
 
-def test_a_state_is_updated_as_fast_as_that_of_another_kind(tmp_path):
+def test_operator_times_state_update_borrows_from_other_kind(tmp_path):
     """The update was measured of the delta rule; a convolution of neither."""
     place = tmp_path / "h100_sxm" / "linear_attention" / "vllm" / "0.10.0"
     place.mkdir(parents=True)

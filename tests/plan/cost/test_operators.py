@@ -100,7 +100,7 @@ def test_experts_by_hand(sparse):
     assert named(found, "sum").count == 3
 
 
-def test_few_experts_per_token_are_sent_to_where_they_are(sparse):
+def test_operators_few_experts_per_token_use_all_to_all(sparse):
     found = mixed_operators(sparse, Layout(dp=4, moe_ep=4), Formats(), [Part(6, 1, 9, "decode")])
     assert named(found, "dispatch").kernel == named(found, "combine").kernel == "all_to_all"
     assert named(found, "dispatch").problem == {"message_bytes": 2 * 6 * 64 * 2, "devices": 4}
@@ -126,7 +126,7 @@ def test_plain_experts_in_a_narrower_space(sparse):
     assert less == pytest.approx(full * 2 / 3)
 
 
-def test_the_rest_of_a_long_prompt_sees_as_many_keys_as_are_selected():
+def test_operators_long_prompt_sees_selected_keys():
     llama = replace(
         describe_model("meta-llama/Llama-3.1-8B"), index=Indexer(4, 128, 2048, block=64)
     )
@@ -216,6 +216,13 @@ def test_compressed_keys(small):
     assert sizes == [(round(4 * 256 / 14), 14), (round(4 * 256 / 40), 40)]
 
 
+def test_operators_stages_exchange_full_width_beside_narrow_experts(sparse):
+    narrow = replace(sparse, expert_hidden=16)
+    layout = Layout(pp=2, dp=4, moe_ep=4)
+    operators = mixed_operators(narrow, layout, Formats(), [Part(6, 1, 9, "decode")])
+    assert named(operators, "stage").problem == {"message_bytes": 6 * 64 * 2, "devices": 2}
+
+
 def test_stages_send_on_what_they_computed(small):
     found = mixed_operators(small, Layout(pp=2), Formats(), [Part(6, 1, 9, "decode")])
     stage = named(found, "stage")
@@ -223,7 +230,7 @@ def test_stages_send_on_what_they_computed(small):
     assert stage.problem == {"message_bytes": 6 * 64 * 2, "devices": 2}
 
 
-def test_a_mixed_step(small):
+def test_operators_of_mixed_step(small):
     parts = [Part(1, 32, 0, "prefill"), Part(7, 1, 100, "decode")]
     found = mixed_operators(small, Layout(), Formats(), parts)
     assert named(found, "qkv").problem["M"] == 39
@@ -273,7 +280,7 @@ def test_sparse_attention_sees_the_chosen_keys():
 
 
 @pytest.mark.parametrize("name", sorted(_shipped()))
-def test_a_token_passes_every_active_weight_once(name):
+def test_operators_token_passes_every_active_weight_once(name):
     model = describe_model(name)
     tokens = 1024  # enough for every expert to get some
     work = 0.0

@@ -97,9 +97,7 @@ def test_own_measurements_serve_every_engine_on_their_device_only(tmp_path, engi
     assert tables.rows("gemm", "a100_sxm", "vllm") is None
 
 
-def test_a_device_nobody_knows_is_planned_from_its_own_and_borrows_the_rest(
-    tmp_path, engines, small
-):
+def test_own_tables_unknown_device_borrows_missing_operators(tmp_path, engines, small):
     tables = OperatorTables(write_own(tmp_path / "own", MINE), engines)
     assert tables.systems == ["h100_sxm"]
     clock = OperatorTimer(MINE, tables, MINE.name, "vllm", ["h100_sxm"])
@@ -111,7 +109,7 @@ def test_a_device_nobody_knows_is_planned_from_its_own_and_borrows_the_rest(
     assert StepTimerFactory(tables)(system, "vllm").times([step])["total"][0] > 0
 
 
-def test_an_interrupted_collection_is_read_too(tmp_path):
+def test_own_tables_interrupted_collection_is_read(tmp_path):
     log = RunLog(tmp_path / OPERATORS_FILE, MINE)
     problem, config = Problem(M=1, N=8, K=8), Configuration(format="bf16")
     log.append(Measurement("gemm", problem, config, MINE.name, Status.OK, 1.0))
@@ -137,13 +135,13 @@ def test_sizes_of_other_kernels_in_the_table_do_not_disturb(tmp_path):
     assert list(answer["ms"]) == pytest.approx([0.7, 5.0])
 
 
-def test_a_folder_in_which_nothing_ran_says_so(tmp_path):
+def test_own_tables_folder_of_failures_is_refused(tmp_path):
     own = write_own(tmp_path / "own", MINE, status=Status.RUNTIME_ERROR)
     with pytest.raises(RunTableError, match="no successful measurement"):
         OperatorTables(own).backends("h100_sxm")
 
 
-def test_the_folders_that_a_user_means(tmp_path, engines, monkeypatch):
+def test_find_tables_folders(tmp_path, engines, monkeypatch):
     own = write_own(tmp_path / "own", MINE)
     monkeypatch.setattr(operator_tables, "default_folders", lambda: [engines])
     assert find_tables().folders == (engines,)
@@ -156,7 +154,7 @@ def test_the_folders_that_a_user_means(tmp_path, engines, monkeypatch):
     assert find_tables(own).folders == (own,)
 
 
-def test_no_folder_has_nothing():
+def test_find_tables_without_folder_finds_none():
     tables = OperatorTables()
     assert tables.systems == []
     assert tables.backends("h100_sxm") == []
@@ -173,7 +171,7 @@ def table(where: list[tuple[int, int, int]], kind: str, ms: float) -> pd.DataFra
 
 
 @given(places, places)
-def test_every_row_counts_unless_an_earlier_one_is_near(first, second):
+def test_own_tables_row_counts_unless_earlier_one_is_near(first, second):
     kept = merge_tables("gemm", [table(first, "bf16", 1.0), table(second, "bf16", 2.0)])
     far = [
         p

@@ -35,7 +35,7 @@ def curve(times, shape=1):
         ([1, 30, 2, 31, 3, 4], [1, 3]),
     ],
 )
-def test_the_row_that_contradicts_most_others_goes(times, wrong):
+def test_screening_rejects_row_that_contradicts_most(times, wrong):
     rows = curve(times).sample(frac=1.0, random_state=0)
     gone = non_monotonic_rows(rows, "load", ["shape"])
     assert sorted(np.log2(rows["load"][gone])) == wrong
@@ -47,7 +47,7 @@ def test_curves_do_not_judge_each_other():
 
 
 @given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12))
-def test_what_is_left_does_not_fall(times):
+def test_screening_remaining_times_do_not_fall(times):
     rows = curve(times)
     left = rows[~non_monotonic_rows(rows, "load", ["shape"])]["time_ms"].to_numpy()
     assert len(left) >= 1
@@ -65,7 +65,7 @@ def test_copies_are_found_and_the_smaller_table_goes():
     assert duplicated_formats(few, few["format"], ["M"]) == []
 
 
-def test_a_format_far_slower_than_16_bits_takes_their_time():
+def test_screening_format_far_slower_than_16_bits_takes_their_time():
     wide, ms = [1.0, 1.0, 0.001, np.nan], [0.6, 50.0, 0.016, 50.0]
     sizes = {"M": [1, 2, 3, 4], "K": 8}
     bf16 = pd.DataFrame({**sizes, "time_ms": wide, "format": "bf16"}).dropna()
@@ -104,7 +104,7 @@ def test_tables_say_what_they_left_out():
     assert not MeasuredOperators("gemm", both, "test").dropped
 
 
-def test_in_words():
+def test_describe_rejected():
     found = [
         RejectedRows("gemm", "h100_sxm", "vllm", "too fast", 2),
         RejectedRows("gemm", "h100_sxm", "trtllm", "too fast", 1),

@@ -32,13 +32,13 @@ def test_energy_is_power_times_time(small):
     assert 0.0 < answer["energy_guessed"] < 1.0  # norms and exchanges were not metered
 
 
-def test_nothing_was_metered_on_most_systems(small):
+def test_step_power_unknown_on_unmetered_system(small):
     answer = StepTimer(clock("h100_sxm")).times([decode(small)]).iloc[0]
     assert answer["energy_guessed"] == pytest.approx(1.0)
     assert answer["energy_mj"] > 0
 
 
-def test_a_gpu_draws_between_awake_and_its_limit(small, sparse):
+def test_step_power_lies_between_awake_and_limit(small, sparse):
     steps = [decode(m, b) for m in (small, sparse) for b in (1, 256)]
     answer = StepTimer(clock("h200_sxm")).times(steps)
     watts = answer["energy_mj"] / answer["total"]
@@ -46,7 +46,7 @@ def test_a_gpu_draws_between_awake_and_its_limit(small, sparse):
     assert (watts < 700.0).all()
 
 
-def test_without_a_limit_times_are_answered_alone(small):
+def test_step_times_without_power_limit(small):
     device = Device("x", "cpu", specs={"bf16_gflops": 100.0, "memory_gbps": 20.0})
     answer = StepTimer(OperatorTimer(device, None, "x")).times([decode(small)]).iloc[0]
     assert answer["total"] > 0

@@ -55,14 +55,14 @@ def test_tighter_limits_never_sustain_more():
             assert most(tight, system, demand) <= most(loose, system, demand) * (1 + 1e-9)
 
 
-def test_two_replicas_sustain_twice_what_one_does():
+def test_instance_types_two_replicas_sustain_twice_the_rate():
     one, pairs = (kinds(sizes=(n,), systems=("h100_sxm",)) for n in (1, 2))
     twice = [k.rates for k in pairs if k.replicas == 2]
     assert twice == [pytest.approx([2 * rate for rate in k.rates]) for k in one]
     assert len(twice) == 1
 
 
-def test_a_floor_of_quality_leaves_formats_out():
+def test_instance_types_accuracy_leaves_formats_out():
     choices = [Formats(), Formats("int4_wo"), Formats("mxfp4")]  # published, lossy, unknown
     kept = kinds(Requirements(accuracy=0.9999), formats=choices, systems=("h100_sxm",))
     assert {k.formats for k in kept} == {Formats()}
@@ -83,7 +83,7 @@ def test_requests_that_fit_nowhere():
         kinds(demands=long)
 
 
-def test_a_system_without_a_price():
+def test_instance_types_system_without_price():
     system = dataclasses.replace(find_system("l4"), price_per_hour=None)
     with pytest.raises(UsageError, match="l4 has no price: add one with --prices"):
         instance_types(describe_model("meta-llama/Llama-2-7b-hf"), [system], [1], DEMANDS, CLOCKS)

@@ -76,7 +76,7 @@ def serves(kinds, per_s, counts):
     return answer.status == 0
 
 
-def test_a_mix_by_hand(kind):
+def test_cheapest_fleet_by_hand(kind):
     # Short requests are cheap on the small one, 1 USD for 10/s; long ones on the large one, 1/s for
     # 4 USD. All on large ones: 20/20 + 2/1 = 3 of them, 12 USD; small ones cannot serve long ones.
     small, large = kind("small", 1.0, (10.0, 0.0)), kind("large", 4.0, (20.0, 1.0))
@@ -90,7 +90,7 @@ def test_a_mix_by_hand(kind):
     assert {name: one.usd_per_hour for name, one in alone.items()} == {"large": 12.0}
 
 
-def test_a_length_may_be_split(kind):
+def test_cheapest_fleet_may_split_demand(kind):
     # 25/s: two small ones (20/s) and the idle half of what serves the long requests.
     small, large = kind("small", 1.0, (10.0, 0.0)), kind("large", 4.0, (20.0, 1.0))
     fleet = cheapest_fleet([small, large], [25.0, 0.5])
@@ -153,7 +153,7 @@ def test_trying_all_finds_nothing_cheaper(market):
 
 @given(markets(), st.data())
 @settings(max_examples=25, deadline=None)
-def test_a_larger_market_is_never_dearer(market, data):
+def test_cheapest_fleet_more_types_never_cost_more(market, data):
     kinds, per_s = market
     fewer = kinds[: data.draw(st.integers(1, len(kinds) - 1))]
     try:
@@ -180,7 +180,7 @@ def test_types_left_out_make_no_difference(market):
     assert cheapest_fleet(kept, per_s).usd_per_hour == pytest.approx(cost)
 
 
-def test_which_types_are_left_out(kind):
+def test_pareto_instances_leaves_out_dominated_types(kind):
     one, two = kind("a", 1.0, (2.0, 1.0)), kind("a", 2.0, (4.0, 2.0), gpus=2)
     better, elsewhere = kind("a", 2.0, (4.0, 2.5), gpus=2), kind("b", 9.0, (1.0, 0.5))
     assert pareto_instances([two, one]) == [one]

@@ -18,7 +18,7 @@ FAST = Promise(ttft_ms=100, tpot_ms=10, tokens_per_s=50)
 FULL = Promise(ttft_ms=800, tpot_ms=40, tokens_per_s=400)
 
 
-def test_the_goal_decides_what_is_better():
+def test_score_goal_decides_what_is_better():
     throughput = Requirements(goal="throughput")
     latency = Requirements(goal="latency")
     assert load_score(FULL, throughput) < load_score(FAST, throughput)
@@ -28,7 +28,7 @@ def test_the_goal_decides_what_is_better():
         check_goal(Requirements(goal="energy"))
 
 
-def test_a_broken_limit_chooses_another_load():
+def test_score_broken_limit_chooses_other_load():
     requirements = Requirements(ttft_ms=200)
     loads = {"c1": FAST, "c16": FULL}
     assert best_load(loads, Requirements())[0] == "c16"
@@ -38,7 +38,7 @@ def test_a_broken_limit_chooses_another_load():
     assert best_load({}, requirements) == ("", math.inf)
 
 
-def test_nothing_generated_is_the_worst():
+def test_score_nothing_generated_is_worst():
     assert load_score(Promise(1, 1, 0.0), Requirements()) == math.inf
 
 
@@ -77,7 +77,7 @@ def test_noise_is_no_win():
     assert not comparison.reason
 
 
-def test_a_spent_budget_or_a_failed_start_has_a_reason():
+def test_compare_in_turn_spent_budget_or_failed_start_has_reason():
     none = compare_in_turn(lambda _: 1.0, pairs=3, may_go_on=lambda: False)
     assert none.reason == "it takes 3 pairs of starts, the budget had 0"
     failed = compare_in_turn(lambda _: math.inf, pairs=3, may_go_on=lambda: True)

@@ -28,7 +28,7 @@ def most_at_once(requests):
     return int(in_flight.max())
 
 
-def test_a_closed_loop_keeps_its_requests_in_flight(url):
+def test_client_closed_loop_keeps_requests_in_flight(url):
     load = Load(WORKLOAD, concurrency=3)
     served = serve_load(url, load, PROMPTS, seed=0, limit_s=60)
     assert len(served) == load.count == 9
@@ -38,7 +38,7 @@ def test_a_closed_loop_keeps_its_requests_in_flight(url):
     assert summarize_run(served).tokens == 27
 
 
-def test_an_open_loop_sends_at_its_moments(url):
+def test_client_open_loop_sends_at_given_times(url):
     load = Load(WORKLOAD, rate=20.0)
     short = Load(Workload(isl=12, osl=1), rate=load.rate)
     arrivals_s = short.requests(seed=1).arrival_ms[:20] / 1e3
@@ -50,7 +50,7 @@ def test_an_open_loop_sends_at_its_moments(url):
     assert len(served) == short.count
 
 
-def test_no_server_gives_errors(tmp_path):
+def test_client_without_server_gives_errors(tmp_path):
     load = Load(WORKLOAD, concurrency=2)
     served = serve_load(f"http://127.0.0.1:{free_port()}", load, PROMPTS, seed=0, limit_s=5)
     assert len(served) == load.count

@@ -15,7 +15,7 @@ def on_gpu(deployment):
     return replace(deployment, system=find_system("h100_sxm"))
 
 
-def test_the_plans_command_has_the_settings_flags(on_gpu, tmp_path):
+def test_planned_command_has_flags_of_setting(on_gpu, tmp_path):
     maker = PlannedCommand("vllm", extra=("--load-format", "dummy"))
     setting = Setting(
         replace(on_gpu, concurrency=4, step_tokens=512),
@@ -37,7 +37,7 @@ def test_the_plans_command_has_the_settings_flags(on_gpu, tmp_path):
     assert "--block-size 32 --load-format dummy" in text
 
 
-def test_a_cpu_has_its_own_flags(deployment, tmp_path):
+def test_planned_command_cpu_has_own_flags(deployment, tmp_path):
     maker = PlannedCommand("vllm", on_cpu=True)
     setting = Setting(deployment, requests=8, cache_gib=3.0, threads=1)
     command = maker.command(setting, port=8123, folder=tmp_path)
@@ -52,7 +52,7 @@ def test_a_cpu_has_its_own_flags(deployment, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["sglang", "trtllm"])
-def test_other_engines_start_with_their_files(on_gpu, tmp_path, engine):
+def test_planned_command_other_engines_need_files(on_gpu, tmp_path, engine):
     maker = PlannedCommand(engine)
     settings = around([replace(on_gpu, backend=engine)], maker.knobs, {}, cores=0)
     command = maker.command(settings.setting(settings.planned), 8123, tmp_path / "files")
@@ -89,7 +89,7 @@ def test_wrong_templates_are_refused(template, message):
         UserCommand(template)
 
 
-def test_a_command_without_a_port_has_its_own():
+def test_user_command_without_port_has_its_own():
     assert UserCommand("serve --port 7000").fixed_port == 7000
     assert UserCommand("serve").fixed_port == 8000
 
@@ -134,7 +134,7 @@ def test_memory_grows_with_the_cache_and_the_step(deployment):
     assert larger_cache.cache_tokens == pytest.approx(2 * small.cache_tokens)
 
 
-def test_no_knob_leaves_one_setting(deployment):
+def test_setting_space_without_knob_has_one_setting(deployment):
     space = SettingSpace({"only": deployment}, {})
     assert len(space.space) == 1
     assert space.setting(space.planned).requests == 8

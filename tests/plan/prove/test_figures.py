@@ -20,7 +20,7 @@ def request(sent_s=0.0, first_s=1.0, last_s=3.0, tokens=5, error=""):
     return ServedRequest(sent_s, first_s, last_s, prompt_tokens=10, tokens=tokens, error=error)
 
 
-def test_a_run_has_medians_and_total_throughput():
+def test_figures_are_medians_and_total_throughput():
     run = summarize_run([request(), request(first_s=2.0), request(first_s=1.5, last_s=5.0)])
     assert run.ttft_ms == 1500
     assert run.tpot_ms == 500
@@ -37,7 +37,7 @@ def test_failed_requests_do_not_count():
         summarize_run([request(error="refused")])
 
 
-def test_one_token_has_no_time_per_further_token():
+def test_figures_one_token_has_no_tpot():
     assert math.isnan(summarize_run([request(tokens=1)]).tpot_ms)
 
 
@@ -49,7 +49,7 @@ def test_intervals_hold_their_value(values):
     assert min(values) * (1 - 1e-9) <= figure.value <= max(values) * (1 + 1e-9)
 
 
-def test_one_repeat_has_no_interval():
+def test_figures_one_repeat_has_no_interval():
     figure = Figure.of_repeats([2.0])
     assert figure.value == pytest.approx(2.0)
     assert math.isnan(figure.low)

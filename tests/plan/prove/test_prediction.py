@@ -35,7 +35,7 @@ def observations(predictor, settings, factors):
         StepFactors(decode=0.4, prompt=1.0),
     ],
 )
-def test_one_start_corrects_other_flags(timers, setting, factors):
+def test_prediction_one_start_corrects_other_flags(timers, setting, factors):
     predictor = ServerPredictor(timers)
     seen = observations(predictor, [setting], factors)
     other = replace(setting, requests=2)
@@ -52,14 +52,14 @@ def test_one_start_corrects_other_flags(timers, setting, factors):
     assert after.spread < before.spread
 
 
-def test_a_promise_keeps_its_interval_around_it(timers, setting):
+def test_prediction_promise_keeps_interval_around_it(timers, setting):
     promise = ServerPredictor(timers, spread=0.2).promise(setting, LOADS[0])
     low, high = promise.interval(promise.tpot_ms)
     assert low < promise.tpot_ms < high
     assert high / promise.tpot_ms == pytest.approx(1.39, abs=0.01)
 
 
-def test_nothing_is_learned_from_nothing(timers):
+def test_prediction_without_trials_learns_nothing(timers):
     predictor = ServerPredictor(timers)
     predictor.learn([])
     assert predictor.factors == StepFactors()
@@ -80,7 +80,7 @@ def test_half_of_the_threads_take_twice_as_long(timers, setting):
     assert one.tpot_ms / both.tpot_ms == pytest.approx(2.0, rel=0.05)
 
 
-def test_a_cached_prefix_is_not_read_again(timers, setting):
+def test_prediction_cached_prefix_is_not_read_again(timers, setting):
     load = Load(Workload(isl=32, osl=8, prefix=24), concurrency=4)
     predictor = ServerPredictor(timers, factors=StepFactors(prompt=100.0))
     without = predictor.promise(setting, load)

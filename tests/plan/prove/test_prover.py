@@ -59,7 +59,7 @@ def read_lines(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_kept_promise_is_proven(make_prover):
+def test_prover_kept_promise_is_proven(make_prover):
     prover = make_prover(toy_template("--step-ms", "2"))
     proof = prover.prove()
     assert proof.is_kept
@@ -70,7 +70,7 @@ def test_a_kept_promise_is_proven(make_prover):
     assert sentences(proof, prover.settings)[0] == "promise kept at 8 at once"
 
 
-def test_a_broken_promise_names_its_figures(make_prover):
+def test_prover_broken_promise_names_figures(make_prover):
     prover = make_prover(toy_template("--step-ms", "2"), promise=BROKEN)
     proof = prover.prove()
     assert not proof.is_kept
@@ -80,7 +80,7 @@ def test_a_broken_promise_names_its_figures(make_prover):
 
 
 @pytest.mark.extended
-def test_the_search_finds_more_requests_at_once(make_prover, deployment):
+def test_prover_search_finds_more_requests(make_prover, deployment):
     """The plan starts with one slot of four; a step takes 20 ms, however full it is."""
     template = toy_template("--slots", "{requests}", "--step-ms", "40")
     prover = make_prover(template, {"requests": [1, 2, 8]}, starts=3, pairs=3)
@@ -94,7 +94,7 @@ def test_the_search_finds_more_requests_at_once(make_prover, deployment):
     assert len(rows) == 2 * len(proof.trials)
 
 
-def test_what_runs_out_of_memory_teaches_the_memory_model(make_prover):
+def test_prover_out_of_memory_corrects_memory_model(make_prover):
     """More than four slots do not fit; the best of the rest is found."""
     prover = make_prover(
         toy_template("--slots", "{requests}", "--max-slots", "4", "--step-ms", "5"),
@@ -117,7 +117,7 @@ def test_what_runs_out_of_memory_teaches_the_memory_model(make_prover):
         ("refuse", "no request was answered: status 400"),
     ],
 )
-def test_a_plan_that_cannot_be_served_is_broken(make_prover, fail, reason):
+def test_prover_plan_that_cannot_be_served_is_broken(make_prover, fail, reason):
     prover = make_prover(toy_template("--fail", fail))
     proof = prover.prove()
     assert not proof.is_kept
@@ -126,7 +126,7 @@ def test_a_plan_that_cannot_be_served_is_broken(make_prover, fail, reason):
     assert "did not serve" in sentences(proof, prover.settings)[0]
 
 
-def test_a_server_that_hangs_costs_its_limit(make_prover):
+def test_prover_hanging_server_costs_its_limit(make_prover):
     prover = make_prover(toy_template("--fail", "hang"))
     prover.runner.limits = TrialLimits(60, run_s=0.5, repeats=1)
     proof = prover.prove()
@@ -158,7 +158,7 @@ def test_answers_that_end_early_are_noticed(make_prover):
     assert any("ignores ignore_eos" in line for line in sentences(proof, prover.settings))
 
 
-def test_a_running_server_is_loaded_but_not_stopped(make_prover, tmp_path):
+def test_prover_running_server_is_not_stopped(make_prover, tmp_path):
     port = free_port()
     command = ServerCommand(toy_template().format(port=port).split(), port=port)
     with ServerProcess(command, tmp_path / "log", grace_s=2.0) as server:
@@ -172,7 +172,7 @@ def test_a_running_server_is_loaded_but_not_stopped(make_prover, tmp_path):
         assert engine["cache_hit_share"] == 0.5
 
 
-def test_a_running_server_that_is_not_there(make_prover):
+def test_prover_missing_running_server_is_one_line(make_prover):
     prover = make_prover(toy_template(), url=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(UsageError, match="does not answer"):
         prover.prove()
@@ -208,6 +208,6 @@ def test_too_many_settings_are_refused(make_prover):
         prover.prove()
 
 
-def test_a_load_is_closed_or_open():
+def test_prover_load_is_closed_or_open():
     with pytest.raises(UsageError):
         replace(LOADS[0], rate=1.0)

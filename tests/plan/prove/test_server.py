@@ -34,7 +34,7 @@ def wait_until(condition, what: str) -> None:
         time.sleep(0.02)
 
 
-def test_a_server_serves_and_leaves_nothing(tmp_path):
+def test_server_serves_and_leaves_no_process(tmp_path):
     server = toy_server(tmp_path, "--children", "2")
     port = server.command.port
     with server:
@@ -49,14 +49,14 @@ def test_a_server_serves_and_leaves_nothing(tmp_path):
     assert server.log.read_text().startswith("$ ")
 
 
-def test_it_stops_when_the_block_fails(tmp_path):
+def test_server_stops_when_block_fails(tmp_path):
     server = toy_server(tmp_path)
     with pytest.raises(RuntimeError), server:
         raise RuntimeError
     assert processes_of(server.command.port) == []
 
 
-def test_a_server_that_ignores_sigterm_is_killed(tmp_path):
+def test_server_that_ignores_sigterm_is_killed(tmp_path):
     port = free_port()
     program = (
         "import signal, time, http.server\n"
@@ -78,7 +78,7 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path):
         ("flag", "the engine does not take a flag: toy_server: error: unrecognized"),
     ],
 )
-def test_a_failed_start_has_a_reason(tmp_path, fail, reason):
+def test_server_failed_start_has_reason(tmp_path, fail, reason):
     with toy_server(tmp_path, "--fail", fail) as server:
         with pytest.raises(ServerFailed) as failed:
             server.wait_until_healthy(LIMIT_S)
@@ -95,7 +95,7 @@ def test_waiting_for_health_has_a_limit(tmp_path):
     assert processes_of(server.command.port) == []
 
 
-def test_a_program_that_does_not_exist(tmp_path):
+def test_server_missing_program_has_reason(tmp_path):
     command = ServerCommand(["no-such-engine", "serve"], port=free_port())
     with (
         ServerProcess(command, tmp_path / "log") as server,
@@ -104,7 +104,7 @@ def test_a_program_that_does_not_exist(tmp_path):
         server.wait_until_healthy(LIMIT_S)
 
 
-def test_a_port_in_use_is_refused(tmp_path):
+def test_server_port_in_use_is_refused(tmp_path):
     with toy_server(tmp_path) as server:
         server.wait_until_healthy(LIMIT_S)
         other = ServerProcess(server.command, tmp_path / "other.log")
@@ -125,7 +125,7 @@ def test_variables_before_the_program_reach_it(tmp_path):
         server.wait_until_healthy(LIMIT_S)
 
 
-def test_a_killed_server_was_out_of_memory(tmp_path):
+def test_server_killed_was_out_of_memory(tmp_path):
     assert explain_exit(tmp_path / "none", 137).is_out_of_memory
     assert explain_exit(tmp_path / "none", 1).reason == ("it ended with status 1: its log is empty")
 
@@ -151,7 +151,7 @@ with server:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["begun", "started", "healthy"])
-def test_a_killed_caller_leaves_no_orphan(tmp_path, number, moment):
+def test_server_killed_caller_leaves_no_orphan(tmp_path, number, moment):
     port = free_port()
     program = textwrap.dedent(CALLER).format(
         toy=str(TOY_FOLDER), port=port, log=str(tmp_path / "log")
@@ -168,7 +168,7 @@ def test_a_killed_caller_leaves_no_orphan(tmp_path, number, moment):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' signal for a dead parent")
-def test_a_killed_guard_takes_the_server_along(tmp_path):
+def test_server_killed_guard_ends_server(tmp_path):
     with toy_server(tmp_path) as server:
         server.wait_until_healthy(LIMIT_S)
         assert server._guard is not None
@@ -183,7 +183,7 @@ exec sh -c "$last"
 """
 
 
-def test_a_server_on_another_host_ends_with_the_connection(tmp_path, monkeypatch):
+def test_server_on_other_host_ends_with_connection(tmp_path, monkeypatch):
     ssh = tmp_path / "ssh"
     ssh.write_text(SSH)
     ssh.chmod(0o755)

@@ -26,7 +26,7 @@ TASK = TrainingTask(32, 64)
         TrainingLayout(cp=64),  # 64 tokens
     ],
 )
-def test_what_cannot_be_split(sparse, layout):
+def test_is_possible_layout_needs_divisible_sizes(sparse, layout):
     assert is_possible_layout(sparse, TrainingLayout(tp=2, dp=2, ep=2, cp=2), TASK)
     assert not is_possible_layout(sparse, layout, TASK)
 
@@ -46,7 +46,7 @@ def test_batches_are_divided():
     assert not is_possible(Recipe(chunks, micro_batch=16), TASK)  # 2 micro-batches
 
 
-def test_every_possible_recipe_uses_all_gpus(sparse):
+def test_recipes_use_all_gpus(sparse):
     found = possible_recipes(sparse, TASK, H100, 4)
     layouts = {recipe.layout for recipe in found}
     assert {layout.gpus for layout in layouts} == {4}
@@ -91,7 +91,7 @@ def test_names():
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (1, 0)])
-def test_nothing_to_train_on(numbers):
+def test_training_task_without_work_is_refused(numbers):
     with pytest.raises(ProblemError, match="must be positive"):
         TrainingTask(*numbers)
 

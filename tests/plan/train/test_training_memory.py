@@ -208,7 +208,7 @@ def test_ranks_hold_the_model_between_them(case):
     assert held + experts >= model.parameters() * 0.999
 
 
-def test_the_fullest_stage_may_be_in_the_middle():
+def test_memory_fullest_stage_may_be_in_the_middle():
     """61 layers on 32 stages: the last and the first two have one, the others two."""
     model = describe_model("deepseek-ai/DeepSeek-V3")
     task, layout = TrainingTask(2048, 4096), TrainingLayout(tp=2, pp=32, dp=8, ep=2)

@@ -22,7 +22,7 @@ def planned(model=MODEL, gpus=32, task=TASK, system=H100, offload=0.0):
     )
 
 
-def test_the_best_is_the_fastest_that_fits():
+def test_plan_training_best_is_fastest_that_fits():
     made = planned()
     table = made.candidates
     assert made.best["step_ms"] == table["step_ms"].min()
@@ -50,12 +50,12 @@ def test_more_memory_is_never_infeasible_or_slower():
     assert more.best["step_ms"] <= small.best["step_ms"]
 
 
-def test_the_host_helps_out_where_nothing_else_does():
+def test_plan_training_offloads_if_nothing_else_fits():
     made = planned(gpus=4, task=TrainingTask(16, 2048))
     assert made.candidates["offload"].all()
 
 
-def test_the_host_holds_as_much_as_it_may():
+def test_plan_training_offload_limit():
     task = TrainingTask(16, 2048)
     made = planned(gpus=4, task=task, offload=100.0)
     assert made.candidates["offload"].all()
@@ -78,7 +78,7 @@ def test_eight_bits_are_faster_where_they_are_multiplied():
         planned(task=dataclasses.replace(TASK, precision="fp8"), system=find_system("a100_sxm"))
 
 
-def test_what_fits_nowhere_says_what_would():
+def test_plan_training_too_large_names_what_would_fit():
     with pytest.raises(
         UsageError,
         match=r"does not fit on 8 × h100_sxm .* at least \d+ GiB; it "
@@ -87,7 +87,7 @@ def test_what_fits_nowhere_says_what_would():
         planned("meta-llama/Meta-Llama-3.1-405B", gpus=8, task=TrainingTask(512, 4096))
 
 
-def test_a_batch_that_cannot_be_divided_says_which_can():
+def test_plan_training_indivisible_batch_names_alternatives():
     with pytest.raises(
         UsageError,
         match=r"a batch of 127 cannot be divided over 1024 GPUs: "

@@ -46,7 +46,7 @@ def steps(model, recipes, task, system=H100, calibration=None):
     return predict_steps(model, system, recipes, task, clock, calibration)
 
 
-def test_a_bubble_of_equal_stages():
+def test_step_bubble_of_equal_stages():
     assert pipeline_idle_ms([2.0] * 4, 8) == 2.0 * 3
     assert pipeline_idle_ms([2.0] * 4, 8, chunks=3) / 16.0 == pytest.approx(3 / 24)
     assert pipeline_idle_ms([5.0], 7) == 0
@@ -91,7 +91,7 @@ def test_experts_are_looked_up_within_the_tables():
     assert op.problem["experts"] / op.config["ep"] == model.experts / 32
 
 
-def test_a_slow_stage_sets_the_pace():
+def test_step_slow_stage_sets_pace():
     assert pipeline_idle_ms([2.0, 3.0], 10) == 10 * 3.0 + 2.0 - 10 * 2.5
 
 
@@ -212,7 +212,7 @@ def test_links_between_nodes():
     assert tree.network_ms(H100) == pytest.approx(2 * 6 * HOP_MS)
 
 
-def test_a_step_is_the_sum_of_its_parts(small):
+def test_step_is_sum_of_its_parts(small):
     model = replace(small, layers=8)
     recipes = [
         Recipe(TrainingLayout(pp=2, dp=2), recompute="full"),
@@ -248,7 +248,7 @@ def test_offload_waits_for_the_host(small):
     assert there > here > 0
 
 
-def test_the_host_updates_what_it_holds():
+def test_step_host_updates_its_optimizer_state():
     """Adam's 34 bytes at 51.2 GB/s, weights back meanwhile; gradients hide behind a long pass."""
     own, system = 3e9, H100
     recipe = Recipe(offload=True)
@@ -310,7 +310,7 @@ def test_more_bandwidth_is_never_slower(case, inside, between, memory):
 
 @settings(max_examples=6, deadline=None)
 @given(st.sampled_from(CASES), st.floats(1, 2), st.floats(0, 1))
-def test_what_is_slower_or_less_hidden_takes_longer(case, slower, exposed):
+def test_step_calibration_slows_it_down(case, slower, exposed):
     model, recipe = case
     task = TrainingTask(64, 8192)
     best, other = (

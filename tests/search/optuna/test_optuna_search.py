@@ -71,13 +71,13 @@ def test_any_sampler_will_do(number):
     assert tiny.ask() == []
 
 
-def test_a_sampler_is_needed():
+def test_optuna_searcher_needs_sampler():
     with pytest.raises(UsageError, match="give a sampler"):
         OptunaSearcher(SPACE)
 
 
 @pytest.mark.parametrize("kind", ["tpe", "cmaes"])
-def test_they_learn(kind):
+def test_optuna_searchers_propose_better_than_typical(kind):
     if kind == "cmaes":
         pytest.importorskip("cmaes")
     usual = np.median([law(c) for c in SPACE])
@@ -85,7 +85,7 @@ def test_they_learn(kind):
     assert np.median([law(c) for c in asked]) < usual / 1.2
 
 
-def test_the_gaussian_process_finds_the_best_and_keeps_to_its_seed():
+def test_gp_searcher_finds_best_and_keeps_to_seed():
     pytest.importorskip("torch")
     asked = search(make_searcher("gp", SPACE, seed=1), 16)
     assert len(set(asked)) == 16
@@ -93,7 +93,7 @@ def test_the_gaussian_process_finds_the_best_and_keeps_to_its_seed():
     assert min(map(law, asked[10:])) < np.median([law(c) for c in SPACE]) / 1.5
 
 
-def test_what_cannot_be_run_is_answered_and_free():
+def test_optuna_searcher_illegal_proposals_cost_nothing():
     """A sampler hears of a forbidden proposal, and of one that was measured, without asking."""
     searcher = TPESearcher(SPACE)
     search(searcher, 40)
@@ -107,7 +107,7 @@ def test_what_cannot_be_run_is_answered_and_free():
     assert all(t.value == math.inf for t in forbidden)
 
 
-def test_what_others_measured_is_learned():
+def test_optuna_searcher_learns_measurements_of_others():
     searcher = TPESearcher(SPACE)
     searcher.tell([measured(c) for c in SPACE if c["x"] < 3])
     assert len(searcher._study.trials) == sum(c["x"] < 3 for c in SPACE)
@@ -129,14 +129,14 @@ def test_numbers_are_positions_where_order_matters():
     assert any_sampler._decoded(any_sampler._encoded(config)) == config
 
 
-def test_the_nearest_that_is_left_is_taken_in_the_end():
+def test_optuna_searcher_falls_back_to_nearest_free():
     searcher = TPESearcher(SPACE)
     near = searcher._nearest(BEST, {SPACE.index(BEST)})
     assert SPACE[near] in SPACE.neighbors(BEST)
     assert SPACE[near]["x"] in (8, 10)  # a fifteenth of its range; y: a quarter
 
 
-def test_without_a_value_there_is_nothing_to_learn():
+def test_optuna_searcher_nan_is_not_learned():
     searcher = make_searcher("tpe", SPACE, Objective.ENERGY)
     search(searcher, 5)
     states = {t.state for t in searcher._study.trials if t.value is None}

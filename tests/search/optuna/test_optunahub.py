@@ -15,7 +15,7 @@ def load(package):
     return optunahub.load_local_module(package, registry_root=str(REGISTRY))
 
 
-def test_the_example_runs(monkeypatch, capsys):
+def test_optunahub_example_runs(monkeypatch, capsys):
     monkeypatch.setattr(optunahub, "load_module", load)
     study = runpy.run_path(str(PACKAGE / "example.py"), run_name="__main__")["study"]
     assert len(study.trials) == 25
@@ -23,7 +23,7 @@ def test_the_example_runs(monkeypatch, capsys):
     assert str(study.best_value) in capsys.readouterr().out
 
 
-def test_the_folder_is_complete():
+def test_optunahub_folder_is_complete():
     assert {"LICENSE", "README.md", "example.py", "requirements.txt"} <= {
         path.name for path in PACKAGE.iterdir()
     }

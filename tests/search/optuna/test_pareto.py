@@ -62,13 +62,13 @@ def test_equals_are_all_on_the_front():
 
 
 @given(POINTS)
-def test_the_hypervolume_is_that_of_the_boxes(points):
+def test_hypervolume_equals_volume_of_boxes(points):
     reference = np.full(points.shape[1], 3.05)
     assert hypervolume(points, reference) == pytest.approx(union_of_boxes(points, reference))
 
 
 @given(POINTS, st.data())
-def test_one_more_point_never_shrinks_it(points, data):
+def test_hypervolume_never_shrinks_with_more_points(points, data):
     reference = np.full(points.shape[1], 3.05)
     more = data.draw(hnp.arrays(float, (1, points.shape[1]), elements=COORDINATES))
     before, after = (hypervolume(p, reference) for p in (points, np.vstack([points, more])))
@@ -77,7 +77,7 @@ def test_one_more_point_never_shrinks_it(points, data):
     assert (after > before + 1e-9) == (not beaten)
 
 
-def test_a_hypervolume_by_hand():
+def test_hypervolume_computed_by_hand():
     assert hypervolume([[1, 3], [2, 2], [3, 1]], [4, 4]) == 3 + 2 + 1
     assert hypervolume([[0, 0, 0]], [2, 3, 4]) == 24
     assert hypervolume([[4, 0], [np.inf, 1], [np.nan, 1]], [4, 4]) == 0
@@ -126,12 +126,12 @@ def priors(off=(1.0, 1.0)):
     return [Prior(np.log(VALUES[:, i] * off[i]), 0.05, valid) for i in (0, 1)]
 
 
-def test_the_front_is_a_real_one():
+def test_pareto_front_is_not_dominated():
     assert 4 <= len(FRONT) < len(SPACE) / 10
     assert len({c["clock"] for c in FRONT}) == len(FRONT)
 
 
-def test_it_finds_more_of_the_front_than_chance():
+def test_pareto_searcher_beats_random():
     budget, seeds = 30, range(3)
     found = {
         name: np.mean([volume(search(make(seed), budget)) for seed in seeds])
@@ -147,14 +147,14 @@ def test_it_finds_more_of_the_front_than_chance():
 
 
 @pytest.mark.parametrize("off", [(1.0, 1.0), (3.0, 0.2)])
-def test_with_right_priors_it_goes_to_the_front_at_once(off):
+def test_pareto_searcher_right_priors_find_front_at_once(off):
     """Nor does it matter that they are off by factors, a different one for each objective."""
     asked = search(ParetoSearcher(SPACE, priors=priors(off)), 12)
     assert set(asked[:2]) <= FRONT
     assert volume(asked) > 0.9 * volume(FRONT)
 
 
-def test_it_never_repeats_and_ends_with_the_space():
+def test_pareto_searcher_never_repeats():
     small = SearchSpace({"tile": (4, 8), "unroll": (1, 2), "clock": (1, 5)})
     searcher = ParetoSearcher(small, seed=1)
     first = searcher.ask(3)
@@ -172,14 +172,14 @@ def total(config):
     return time_ms, time_ms * power_w
 
 
-def test_the_seed_decides():
+def test_pareto_searcher_same_seed_same_proposals():
     one = search(ParetoSearcher(SPACE, seed=3), 12)
     assert search(ParetoSearcher(SPACE, seed=3), 12) == one
     assert search(ParetoSearcher(SPACE, seed=4), 12) != one
 
 
 @pytest.mark.parametrize("kind", ["random", "tpe", "exhaustive"])
-def test_other_searchers_do(kind):
+def test_pareto_searcher_with_other_searchers(kind):
     searcher = ParetoSearcher(SPACE, kind=kind)
     assert len(set(search(searcher, 10))) == 10
     values = np.array([total(m.config) for m in searcher.front()])
@@ -208,13 +208,13 @@ def test_before_anything_works_it_goes_on():
     assert searcher.front() == []
 
 
-def test_what_is_outside_the_space_is_refused():
+def test_pareto_searcher_configuration_outside_space_is_refused():
     with pytest.raises(SpaceError, match="not in the space"):
         ParetoSearcher(SPACE).tell([measure({"tile": 3, "unroll": 1, "clock": 1})])
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)), min_size=2, max_size=8))
-def test_the_least_chebyshev_value_is_never_dominated(pairs):
+def test_chebyshev_least_value_is_never_dominated(pairs):
     values = np.array(pairs)
     goal = Chebyshev(
         (Objective.TIME, Objective.ENERGY), np.array([0.3, 0.7]), np.log(values).min(axis=0)

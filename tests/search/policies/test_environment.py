@@ -56,7 +56,7 @@ def test_gymnasium_finds_nothing_to_object_to():
     check_env(env.unwrapped, skip_render_check=True)
 
 
-def test_the_seed_decides():
+def test_environment_same_seed_same_episodes():
     env = gymnasium.make(CONFIGURE, tasks=TASKS)
     one = episode(env, np.random.default_rng(0), seed=5)
     again = episode(env, np.random.default_rng(0), seed=5)
@@ -66,7 +66,7 @@ def test_the_seed_decides():
     assert seen == set(range(env.unwrapped.decisions.tasks))
 
 
-def test_an_illegal_choice_ends_the_episode_with_the_least_reward():
+def test_environment_illegal_choice_ends_episode():
     env = gymnasium.make(CONFIGURE, tasks=TASKS)
     illegal = None
     rng = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def test_an_illegal_choice_ends_the_episode_with_the_least_reward():
     assert (reward, terminated, truncated) == (FAILURE_REWARD, True, False)
 
 
-def test_an_episode_is_a_configuration_and_pays_at_the_end():
+def test_environment_episode_is_configuration_with_final_reward():
     env = gymnasium.make(CONFIGURE, tasks=TASKS).unwrapped
     rng = np.random.default_rng(0)
     for _ in range(30):
@@ -96,7 +96,7 @@ def test_an_episode_is_a_configuration_and_pays_at_the_end():
         assert steps[-1][1] == pytest.approx(SPACE.index(env.configuration) / len(SPACE))
 
 
-def test_every_configuration_can_be_reached():
+def test_environment_reaches_every_configuration():
     env = gymnasium.make(CONFIGURE, tasks=[task()]).unwrapped
     for config in SPACE:
         env.reset()
@@ -172,7 +172,7 @@ def test_gymnasium_vectorizes_it():
     envs.close()
 
 
-def test_what_cannot_be_an_environment():
+def test_environment_unusable_tasks_are_refused():
     with pytest.raises(UsageError, match="there is nothing to decide"):
         environment.ConfigureEnv([Task(SearchSpace({}))])
     with pytest.raises(UsageError, match="there is no task"):
@@ -182,7 +182,7 @@ def test_what_cannot_be_an_environment():
         episode(env, np.random.default_rng(0))
 
 
-def test_without_gymnasium_it_says_how_to_get_it(monkeypatch):
+def test_environment_without_gymnasium_names_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "foretune.search.policies.environment")
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[rl\]'"):

@@ -59,7 +59,7 @@ def policy():
     return Policy.train([task(n) for n in SIZES], schedule=SHORT)
 
 
-def test_it_learns_what_depends_on_the_problem(policy):
+def test_policy_learns_what_depends_on_problem(policy):
     assert policy.context.names == ("problem.n",)
     for n in (16, 256, 4096):
         ((proposed, p),) = policy.propose(task(n), 1)
@@ -67,7 +67,7 @@ def test_it_learns_what_depends_on_the_problem(policy):
         assert p > 0.3
 
 
-def test_it_proposes_for_a_problem_it_never_saw(policy):
+def test_policy_proposes_for_unseen_problem(policy):
     unseen = task(2**7)
     (first, _), *_ = policy.propose(unseen, 5)
     rewards = unseen.reward(np.arange(len(SPACE)))
@@ -83,7 +83,7 @@ def test_proposals_are_legal_different_and_likeliest_first(policy):
     assert sum(chances) == pytest.approx(1, abs=1e-4)
 
 
-def test_a_space_with_values_it_does_not_know(policy):
+def test_policy_space_with_unknown_values(policy):
     other = SearchSpace({**SPACE.parameters, "tile_x": (4, 32)}, ["tile_x * tile_y <= 64"])
     proposals = policy.propose(Task(other, Problem(n=256)), 1000)
     assert {c["tile_x"] for c, _ in proposals} == {4}
@@ -91,7 +91,7 @@ def test_a_space_with_values_it_does_not_know(policy):
     assert {c["tile_x"] for c in searcher.ask(len(other))} == {4, 32}  # those too, in the end
 
 
-def test_the_seed_decides():
+def test_policy_same_seed_same_training():
     def train(seed):
         return Policy.train(
             [UNSEEN], schedule=TrainingSchedule(updates=5), seed=seed
@@ -111,7 +111,7 @@ def test_training_leaves_torch_as_it_was():
     assert torch.get_num_threads() == threads
 
 
-def test_the_beam_is_exact_where_it_holds_everything():
+def test_beam_search_is_exact_if_wide_enough():
     decisions = ConfigurationDecisions([UNSEEN])
     agent = Agent(decisions, seed=1)
     reinforce(agent, decisions, TrainingSchedule(updates=10))
@@ -135,14 +135,14 @@ def test_drawing_follows_the_probabilities():
     assert abs(chi2 - len(SPACE)) < 5 * math.sqrt(2 * len(SPACE))
 
 
-def test_what_cannot_be_trained():
+def test_policy_unusable_tasks_are_refused():
     with pytest.raises(UsageError, match="there is no task"):
         Policy.train([])
     with pytest.raises(UsageError, match="task 0 has no reward"):
         Policy.train([Task(SPACE)])
 
 
-def test_without_torch_it_says_how_to_get_it(monkeypatch):
+def test_policy_without_torch_names_extra(monkeypatch):
     for name in ("agent", "policy", "searcher"):
         monkeypatch.delitem(sys.modules, f"foretune.search.policies.{name}")
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -185,7 +185,7 @@ def told(searcher, task, n):
     return asked
 
 
-def test_the_first_proposals_are_the_policys(policy):
+def test_policy_searcher_starts_with_policys_proposals(policy):
     searcher = PolicySearcher(SPACE, problem=UNSEEN.problem, policy=policy)
     assert searcher.ask(6) == [c for c, _ in policy.propose(UNSEEN, 6)]
 
@@ -211,13 +211,13 @@ def test_measurements_teach_a_policy_that_was_wrong():
     assert sum(c["pack"] for c in asked) < packed
 
 
-def test_a_prior_alone_is_learned_from_first():
+def test_policy_searcher_trains_on_prior():
     values = UNSEEN.reward(np.arange(len(SPACE)))
     searcher = make_searcher("policy", SPACE, prior=Prior(-values, 0.1, np.ones(len(SPACE))))
     assert searcher.ask() == [best(UNSEEN)]
 
 
-def test_a_policy_of_another_kernel_is_refused(policy):
+def test_policy_of_other_kernel_is_refused(policy):
     with pytest.raises(UsageError, match="a policy is for one kernel"):
         PolicySearcher(SearchSpace({"x": (1, 2)}), policy=policy)
     assert policy.decisions(Task(SPACE, device=Device("New", "gpu"))).tasks == 1

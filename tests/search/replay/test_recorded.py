@@ -31,7 +31,7 @@ def test_everything_is_known_by_number():
     assert recorded.optimum == pytest.approx(1.06)
 
 
-def test_the_order_of_rows_does_not_matter():
+def test_recorded_space_order_of_rows_does_not_matter():
     runs = space_runs()
     shuffled = runs.sample(frac=1, random_state=0)
     assert (only(shuffled).values == only(runs).values).all()
@@ -45,7 +45,7 @@ def test_how_many_are_as_good_as_the_best():
     assert recorded.count_within(0.5) == (share >= 0.5).sum()
 
 
-def test_the_newest_row_counts():
+def test_recorded_space_newest_row_counts():
     runs = space_runs()
     runs["recorded_at"] = "2026-01-02T00:00:00+00:00"
     old = runs.assign(time_ms=0.001, recorded_at="2026-01-01T00:00:00+00:00")
@@ -54,7 +54,7 @@ def test_the_newest_row_counts():
     assert (only(both).values == only(runs).values).all()
 
 
-def test_one_space_per_kernel_device_and_problem():
+def test_read_spaces_one_per_kernel_device_and_problem():
     other = space_runs("other", n=5).rename(columns={"config.x": "config.z"})
     tables = [space_runs(), space_runs(n=200), space_runs(device="Second GPU"), other]
     spaces = recorded_spaces(pd.concat(tables, ignore_index=True), "file")
@@ -69,14 +69,14 @@ def test_one_space_per_kernel_device_and_problem():
     assert sorted(spaces[3].space.names) == ["mode", "y", "z"]
 
 
-def test_a_file_of_one_space_gives_it_its_name(tmp_path):
+def test_read_spaces_file_names_its_only_space(tmp_path):
     runs = space_runs()
     write_runs(tmp_path / "toy__gpu.parquet", runs)
     (recorded,) = read_spaces(tmp_path / "toy__gpu.parquet")
     assert recorded.name == "toy__gpu"
 
 
-def test_the_device_has_the_rows_specs_and_the_tables():
+def test_recorded_space_device_has_specs_of_rows_and_table():
     runs = space_runs(device="NVIDIA H200").assign(**{"device.power_limit_w": 500.0})
     device = only(runs).device
     assert (device.name, device.kind) == ("NVIDIA H200", "gpu")
@@ -97,7 +97,7 @@ def test_energy_is_searched_where_it_was_metered():
         only(runs, Objective.ENERGY)
 
 
-def test_a_configuration_need_not_have_every_parameter():
+def test_recorded_space_parameters_may_be_absent():
     runs = space_runs()
     runs["config.mode"] = runs["config.mode"].where(runs["config.x"] > runs["config.x"].min())
     recorded = only(runs)
@@ -106,7 +106,7 @@ def test_a_configuration_need_not_have_every_parameter():
     assert replay(recorded, "surrogate", budget=len(recorded), repeats=1).curves[0, -1] == 1
 
 
-def test_where_everything_fails_there_is_nothing_to_find():
+def test_recorded_space_of_failures_is_refused():
     runs = space_runs()
     failed = runs.assign(status="compile_error", time_ms=np.nan)
     with pytest.raises(RunTableError, match="none of 60 configurations ran: there is nothing to f"):
@@ -115,7 +115,7 @@ def test_where_everything_fails_there_is_nothing_to_find():
         only(runs.head(0))
 
 
-def test_one_configuration_and_constant_times():
+def test_recorded_space_one_configuration_and_constant_times():
     runs = space_runs()
     assert len(only(runs.head(1))) == 1
     constant = runs[runs["status"] == "ok"].assign(time_ms=2.0)
@@ -130,7 +130,7 @@ def test_whole_numbers_stay_whole_beside_gaps():
 
 
 @pytest.mark.shared_data
-def test_a_space_of_a_real_gpu(shared_data):
+def test_recorded_space_of_real_gpu(shared_data):
     (recorded,) = read_spaces(shared_data / "spaces" / "convolution_milo__MI250X.parquet")
     assert len(recorded) == 4362
     assert recorded.optimum == pytest.approx(0.6558459997)

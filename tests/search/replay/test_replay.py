@@ -17,7 +17,7 @@ def recorded():
     return only
 
 
-def test_a_curve_is_the_best_share_so_far(recorded):
+def test_replay_curve_is_best_share_so_far(recorded):
     result = replay(recorded, "random", budget=30, repeats=4)
     assert result.curves.shape == result.overhead_ms.shape == (4, 30)
     assert (result.budget, result.repeats) == (30, 4)
@@ -33,7 +33,7 @@ def test_exhaustive_search_sees_the_recorded_values_in_order(recorded):
     assert curve[-1] == 1.0
 
 
-def test_a_budget_beyond_the_space_ends_with_it(recorded):
+def test_replay_budget_beyond_space_ends_with_it(recorded):
     result = replay(recorded, "random", budget=70, repeats=3)
     assert (result.curves[:, 59:] == 1.0).all()
     assert np.isnan(result.overhead_ms[:, 60:]).all()
@@ -51,7 +51,7 @@ def test_failures_cost_an_evaluation(recorded):
 
 
 @pytest.mark.parametrize("searcher", ["random", "tpe"])
-def test_the_seed_decides(recorded, searcher):
+def test_replay_same_seed_same_curves(recorded, searcher):
     one = replay(recorded, searcher, budget=15, repeats=3, seed=1).curves
     assert (replay(recorded, searcher, budget=15, repeats=3, seed=1).curves == one).all()
     assert (replay(recorded, searcher, budget=15, repeats=3, seed=2).curves != one).any()
@@ -68,14 +68,14 @@ def test_processes_do_not_matter(recorded):
     assert (replay(recorded, "random", budget=20, repeats=5, n_jobs=2).curves == alone).all()
 
 
-def test_a_searcher_class_will_do(recorded):
+def test_replay_takes_searcher_class(recorded):
     by_name = replay(recorded, "random", budget=10, repeats=2)
     by_class = replay(recorded, RandomSearcher, budget=10, repeats=2)
     assert (by_class.curves == by_name.curves).all()
     assert by_class.searcher == "RandomSearcher"
 
 
-def test_what_cannot_be_replayed(recorded):
+def test_replay_unusable_arguments_are_refused(recorded):
     with pytest.raises(UsageError, match="budget 0 and repeats 20: give at least 1 of each"):
         replay(recorded, "random", budget=0)
     with pytest.raises(UsageError, match="repeats 0"):
@@ -84,7 +84,7 @@ def test_what_cannot_be_replayed(recorded):
         replay(recorded, "randon")
 
 
-def test_a_space_of_one():
+def test_replay_space_of_one_configuration():
     runs = space_runs()
     (recorded,) = recorded_spaces(runs.head(1), "one")
     assert (replay(recorded, "random", budget=3, repeats=2).curves == 1.0).all()

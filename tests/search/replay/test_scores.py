@@ -26,7 +26,7 @@ spaces = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=6).flatmap(
 
 
 @given(spaces)
-def test_the_baseline_is_the_mean_over_all_draws(values):
+def test_random_baseline_is_mean_over_all_draws(values):
     finite = np.where(np.isinf(values), values[np.isfinite(values)].max(), values)
     by_hand = [
         np.mean([min(draw) for draw in itertools.combinations(finite, n)])
@@ -36,13 +36,13 @@ def test_the_baseline_is_the_mean_over_all_draws(values):
 
 
 @given(spaces, st.integers(1, 12))
-def test_the_baseline_falls_to_the_optimum_and_stays(values, budget):
+def test_random_baseline_falls_to_optimum_and_stays(values, budget):
     baseline = random_baseline(values, len(values) + budget)
     assert (np.diff(baseline) <= 1e-12).all()
     assert baseline[len(values) - 1 :] == pytest.approx(values.min())
 
 
-def test_all_orders_of_a_space_score_zero_on_average():
+def test_methodology_score_of_all_orders_is_zero_on_average():
     values = np.array([1.0, 2.0, 2.5, 4.0, INF, 9.0])
     curves = np.array(
         [1.0 / np.minimum.accumulate(order) for order in itertools.permutations(values)]
@@ -52,7 +52,7 @@ def test_all_orders_of_a_space_score_zero_on_average():
     assert scores.max() == pytest.approx(1.0)
 
 
-def test_the_optimum_at_once_scores_one_and_bad_luck_less_than_zero():
+def test_methodology_score_of_optimum_is_one_and_of_bad_luck_negative():
     values = np.linspace(1.0, 5.0, 100)
     perfect = np.ones((2, 50))
     assert methodology_score(values, perfect) == pytest.approx([1.0, 1.0])
@@ -60,7 +60,7 @@ def test_the_optimum_at_once_scores_one_and_bad_luck_less_than_zero():
     assert methodology_score(values, stuck)[0] < -1
 
 
-def test_the_score_looks_at_the_middle_of_the_way_only():
+def test_methodology_score_counts_only_its_range():
     values = np.linspace(1.0, 5.0, 1000)  # median 3; baseline(n) = 1 + 4 / (n + 1) about
     worse_later = np.ones((1, 200))
     start, end = 2, 40  # 1 % of the way: 2.98, 95 %: 1.1
@@ -73,14 +73,14 @@ def test_the_score_looks_at_the_middle_of_the_way_only():
 @pytest.mark.parametrize(
     "values", [[2.0] * 5, [2.0], [3.0, 2.0, 2.0, 2.0], [2.0, INF], [3.0, 3.0, 3.0, 2.0]]
 )
-def test_where_nothing_can_be_gained_the_score_is_undefined_or_finite(values):
+def test_methodology_score_without_possible_gain(values):
     scores = methodology_score(np.array(values), np.ones((3, 5)))
     assert not np.isinf(scores).any()
     if np.median([v for v in values if v < INF]) == min(values):
         assert np.isnan(scores).all()
 
 
-def test_a_budget_that_ends_too_early_has_no_score():
+def test_methodology_score_too_small_budget_is_nan():
     values = np.array([1.0, *[2.0] * 60, *[100.0] * 39])  # one draw: 40 on average
     assert np.isnan(methodology_score(values, np.ones((2, 1)))).all()
 
@@ -95,7 +95,7 @@ def test_evaluations_until_a_share():
     assert evals_to(1.0, curves) is None
 
 
-def test_the_geometric_mean_counts_what_was_not_reached_twice():
+def test_geometric_mean_evals_none_counts_twice_the_budget():
     assert geometric_mean_evals([1.0, 100.0], 200) == pytest.approx(10.0)
     assert geometric_mean_evals([100.0, None], 200) == pytest.approx(200.0)
 

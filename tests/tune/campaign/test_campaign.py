@@ -44,7 +44,7 @@ def campaign(*arguments, **options):
     return run_campaign(*arguments, **{"validate": "none", **options})
 
 
-def test_a_campaign_is_tracked_whole(place):
+def test_campaign_is_tracked_completely(place):
     done = run_campaign(KERNEL, FakeRunner(), TINY)
     client = mlflow.MlflowClient("sqlite:///mlflow.db")
     parent = client.get_run(done.mlflow_run_id)
@@ -135,7 +135,7 @@ def test_killed_and_started_again(place, never_killed, after, observers):
     ]
 
 
-def test_what_the_store_knows_is_not_measured_again(place):
+def test_campaign_reuses_stored_measurements(place):
     first = campaign(KERNEL, FakeRunner(), TINY, observers=[])
     state = json.loads((first.folder / "campaign.json").read_text())
     assert state["device"]["name"] == DEVICE.name
@@ -158,7 +158,7 @@ def test_another_request_does_not_take_over_an_unfinished_campaign(place):
     assert other.folder.name == "toy-002"
 
 
-def test_the_problems_asked_for_are_tuned_and_not_learned(place):
+def test_campaign_given_problems_are_tuned_not_profiled(place):
     wanted = KERNEL.training_problems(2)
     runner = FakeRunner()
     done = campaign(KERNEL, runner, TINY, problems=wanted, observers=[])
@@ -167,7 +167,7 @@ def test_the_problems_asked_for_are_tuned_and_not_learned(place):
     assert not profiled & set(wanted)
 
 
-def test_an_unreachable_server_is_noticed_before_anything_runs(place, monkeypatch):
+def test_campaign_unreachable_server_fails_first(place, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     runner = FakeRunner()
     with pytest.raises(TrackingError, match=r"127\.0\.0\.1:9 does not work .*refused"):
@@ -175,7 +175,7 @@ def test_an_unreachable_server_is_noticed_before_anything_runs(place, monkeypatc
     assert runner.measured == []
 
 
-def test_an_output_folder_that_cannot_be_written(place):
+def test_campaign_unwritable_folder_is_one_line(place):
     (place / "file").write_text("")
     with pytest.raises(OutputError, match=r"cannot write into .*file"):
         campaign(KERNEL, FakeRunner(), TINY, out=place / "file")
@@ -190,7 +190,7 @@ def test_too_few_problems(place):
         campaign(OneProblem(), FakeRunner(), TINY)
 
 
-def test_the_report_can_be_written_again(place):
+def test_campaign_report_can_be_rewritten(place):
     done = campaign(KERNEL, FakeRunner(), TINY, observers=["report"])
     (said,) = re.findall(r'<p class="headline">(.*)</p>', done.report.read_text("utf-8"))
     done.report.unlink()
@@ -198,7 +198,7 @@ def test_the_report_can_be_written_again(place):
     assert said in done.report.read_text("utf-8")
 
 
-def test_a_kernel_of_a_file_is_found_again(place):
+def test_campaign_kernel_of_file_is_found_again(place):
     (place / "mine.py").write_text(
         "from toy_kernel import Toy\n\n\nclass Mine(Toy):\n    name = 'mine'\n"
     )
@@ -208,7 +208,7 @@ def test_a_kernel_of_a_file_is_found_again(place):
     assert notify_observers(done.folder, ["report"]).report == done.report
 
 
-def test_no_report_without_a_finished_campaign(place):
+def test_campaign_unfinished_has_no_report(place):
     with pytest.raises(UsageError, match="not a campaign's folder"):
         notify_observers(place, ["report"])
     with pytest.raises(KeyboardInterrupt):
@@ -234,7 +234,7 @@ class Said:
 
 
 class TestWithoutMlflow:
-    def test_it_runs_says_so_once_and_is_tracked_later(self, place, monkeypatch):
+    def test_campaign_without_mlflow_is_tracked_later(self, place, monkeypatch):
         with monkeypatch.context() as without:
             without.setitem(sys.modules, "mlflow", None)
             said = Said()
@@ -265,7 +265,7 @@ class TestWithoutMlflow:
         assert len(client.search_model_versions(f"run_id = '{again.mlflow_run_id}'")) == 1
         assert client.get_run(run.info.run_id).info.status == "FINISHED"
 
-    def test_an_unfinished_one_is_not_tracked(self, place):
+    def test_campaign_unfinished_is_not_tracked(self, place):
         with pytest.raises(UsageError, match="not a campaign's folder"):
             notify_observers(place, ["mlflow"])
 
@@ -291,7 +291,7 @@ class Counting(CampaignObserver):
 
 
 class TestObservers:
-    def test_they_are_told_everything_in_order(self, place):
+    def test_observers_get_all_events_in_order(self, place):
         observer = Counting()
         done = campaign(KERNEL, FakeRunner(), TINY, observers=[observer])
         results = [("result", r.problem) for r in done.results]
@@ -299,17 +299,17 @@ class TestObservers:
         assert not done.report.exists()
         assert done.mlflow_run_id is None
 
-    def test_they_are_told_of_the_end(self, place):
+    def test_observers_get_failed_end(self, place):
         observer = Counting()
         with pytest.raises(KeyboardInterrupt):
             campaign(KERNEL, FakeRunner(interrupt_after=3), TINY, observers=[observer])
         assert observer.told == [("start", "toy"), ("failure", KeyboardInterrupt)]
 
-    def test_one_that_does_not_exist(self, place):
+    def test_observers_unknown_name_is_refused(self, place):
         with pytest.raises(UnknownName, match=r"unknown observer 'raport'.*did you mean 'report'"):
             campaign(KERNEL, FakeRunner(), TINY, observers=["raport"])
 
-    def test_a_campaign_imports_neither_mlflow_nor_the_report(self):
+    def test_campaign_imports_neither_mlflow_nor_report(self):
         code = "import sys, foretune.tune.campaign.campaign; print(*sys.modules, sep='\\n')"
         run = subprocess.run(
             [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True

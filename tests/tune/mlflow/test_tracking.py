@@ -86,7 +86,7 @@ def champion(logged, training, monkeypatch):
 
 
 @pytest.mark.parametrize("model", ["xgboost", "random_forest"])
-def test_what_was_logged_predicts_what_was_trained(place, training, toy_runs, model):
+def test_tracked_model_predicts_as_trained(place, training, toy_runs, model):
     done = training(model)
     log(done, place)
     loaded = mlflow.pyfunc.load_model(NEWEST)
@@ -98,7 +98,7 @@ def test_what_was_logged_predicts_what_was_trained(place, training, toy_runs, mo
     assert {"time_ms", "time_ms_low", "time_ms_high", "power_w", "p_valid"} <= set(predicted)
 
 
-def test_nothing_is_pickled(place, training):
+def test_tracked_model_has_no_pickle(place, training):
     log(training("random_forest"), place)
     files = {p.name for p in Path(mlflow.artifacts.download_artifacts(NEWEST)).rglob("*")}
     assert {"predictor.json", "tree.npz", "runs.parquet"} <= files
@@ -128,7 +128,7 @@ def test_configurations_nobody_ran(champion, matmul, toy_device):
 
 
 @pytest.mark.usefixtures("champion")
-def test_what_is_missing_is_named(toy_runs):
+def test_tracked_model_names_missing_column(toy_runs):
     loaded = mlflow.pyfunc.load_model(CHAMPION)
     with pytest.raises(mlflow.MlflowException, match=r"problem\.M"):
         loaded.predict(toy_runs.drop(columns="problem.M"))
@@ -201,7 +201,7 @@ def test_scores_stand_beside_the_model(champion):
     assert run.data.tags["mlflow.note.content"] == version.description
 
 
-def test_the_state_of_git_is_written_down(place):
+def test_tracked_run_has_state_of_git(place):
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
     subprocess.run([*git, "init", "-q"], check=True)
     (place / "file").write_text("one")
@@ -216,7 +216,7 @@ def test_the_state_of_git_is_written_down(place):
     assert tags["mlflow.source.git.commit"] == commit.stdout.strip()
 
 
-def test_the_same_again_is_a_challenger(place, training):
+def test_tracked_model_second_version_is_challenger(place, training):
     client = mlflow.MlflowClient(uri(place))
     log(training(), place)
     run = log(training(), place, "second")
@@ -226,7 +226,7 @@ def test_the_same_again_is_a_challenger(place, training):
     assert "is no better than" in run.data.tags["foretune.reason"]
 
 
-def test_it_is_read_by_its_name(champion, toy_runs):
+def test_tracked_model_is_read_by_name(champion, toy_runs):
     done, place = champion
     client = mlflow.MlflowClient(uri(place))
     run_id = client.get_model_version_by_alias("foretune-matmul", "champion").run_id
@@ -239,20 +239,20 @@ def test_it_is_read_by_its_name(champion, toy_runs):
     "name", ["models:/foretune-matmul@champion", "models:/nothing/1", "runs:/0123456789abcdef"]
 )
 @pytest.mark.usefixtures("place")
-def test_a_name_that_mlflow_does_not_know(name):
+def test_tracked_model_unknown_name_is_one_line(name):
     with pytest.raises(TrackingError, match=f"has no {name}.*set MLFLOW_TRACKING_URI"):
         read_predictor(name)
 
 
 @pytest.mark.parametrize("name", ["models:/nix@champion", "runs:/0123456789abcdef"])
-def test_a_missing_database_is_not_made(place, name):
+def test_tracker_reading_makes_no_database(place, name):
     (place / "mlflow.db").unlink()
     with pytest.raises(TrackingError, match=r"has no .* \(there is no such file\): set MLFLOW_"):
         read_predictor(name)
     assert not list(place.iterdir())
 
 
-def test_a_failed_training_is_marked(place):
+def test_tracked_run_of_failure_is_marked(place):
     tracker = Tracker(uri(place))
     run_id = tracker.open_run("train", None, {})
     with pytest.raises(ValueError, match="no"), tracker.running(run_id):
@@ -261,12 +261,12 @@ def test_a_failed_training_is_marked(place):
     assert client.get_run(run_id).info.status == "FAILED"
 
 
-def test_no_server(place):
+def test_tracker_without_server_is_one_line(place):
     with pytest.raises(TrackingError, match="start it, or set"):
         Tracker("http://127.0.0.1:9")
 
 
-def test_a_database_that_is_none(place):
+def test_tracker_damaged_database_is_one_line(place):
     (place / "none.db").write_text("no database")
     with pytest.raises(TrackingError, match="file is not a database"):
         Tracker(f"sqlite:///{place}/none.db")

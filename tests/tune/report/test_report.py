@@ -232,7 +232,7 @@ def test_headline(results, outcome, spent):
     assert sentence == f"{outcome}, after {spent} out of 673,920 configurations"
 
 
-def test_no_win_is_said_and_the_default_kept(tmp_path):
+def test_report_without_win_keeps_default(tmp_path):
     page = Page(written(tmp_path, [result(speedup=0.9, library=None)]))
     assert "no measurable win default kept" in page.text
     assert "best candidate 0.90×, 0.87 – 0.93" in page.text
@@ -269,7 +269,7 @@ def test_pareto_front_holds_those_nobody_beats():
     assert list(zip(front.x, front.y, strict=True)) == [(1.0, 9.0), (2.0, 5.0)]
 
 
-def test_a_campaign_without_held_out_rows_or_parameters_has_a_page(tmp_path):
+def test_report_without_held_out_rows_or_parameters(tmp_path):
     full = report_data([result()])
     page = Page(
         written(
@@ -294,7 +294,7 @@ def attribution(*names):
     return Importance(*tables, 1000)
 
 
-def test_what_predictions_rest_on(tmp_path):
+def test_report_shows_feature_importance(tmp_path):
     known = attribution("config.tile", "config.order", "problem.N")
     text = written(tmp_path, [result()], attribution=known)
     page = Page(text)
@@ -306,14 +306,14 @@ def test_what_predictions_rest_on(tmp_path):
     assert page.tags.count("h2") == page.tags.count("section") == 7
 
 
-def test_only_the_strongest_features_are_named(tmp_path):
+def test_report_names_strongest_features(tmp_path):
     known = attribution(*(f"config.{c}" for c in "abcdefgh"))
     text = Page(written(tmp_path, [result()], attribution=known)).text
     assert "config.d" in text
     assert "config.e" not in text
 
 
-def test_a_model_without_contributions_shows_none(tmp_path):
+def test_report_model_without_contributions_has_no_importance(tmp_path):
     assert "Feature importance" not in Page(written(tmp_path, [result()])).text
 
 
@@ -323,7 +323,7 @@ def test_features_of_any_name_are_shown_not_run(tmp_path):
     assert EVIL in Page(text).text
 
 
-def test_a_training_has_a_page_of_its_own():
+def test_validation_page_shows_held_out_rows_and_scores():
     data = report_data([])
     text = validation_page(f"matmul: {EVIL}", data.validation)
     page = Page(text)
@@ -334,7 +334,7 @@ def test_a_training_has_a_page_of_its_own():
     assert "<script>alert" not in text
 
 
-def test_a_training_without_held_out_rows_has_a_page():
+def test_validation_page_without_held_out_rows():
     text = Page(validation_page("x", Validation({"time_ms": {}}, level="none"))).text
     assert "No whole problems were held out. (not validated" in text
     assert "Scores" not in text
@@ -378,7 +378,7 @@ def test_axes_name_round_values():
 
 
 @given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=20), st.booleans())
-def test_every_value_has_its_place_on_its_axis(values, log):
+def test_value_axis_positions_every_value(values, log):
     axis = value_axis(values, "", force_log=log)
     places = [axis.position(v) for v in sorted(values)]
     assert all(0 <= p <= 100 for p in places)
@@ -435,14 +435,14 @@ def test_roofs_of_the_devices_data_types():
     assert not any(isinstance(layer, Line) for layer in unknown.layers)
 
 
-def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path):
+def test_write_report_unwritable_path_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"there is no folder .*file: create it") as error:
         write_report(tmp_path / "file" / "report.html", report_data([result()]))
     assert "\n" not in str(error.value)
 
 
-def test_a_failed_write_keeps_the_old_report(tmp_path, monkeypatch):
+def test_write_report_failure_keeps_old_report(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
 
@@ -457,7 +457,7 @@ def test_a_failed_write_keeps_the_old_report(tmp_path, monkeypatch):
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (500, True)])
-def test_a_browser_draws_the_page(tmp_path, browser, width, dark):
+def test_report_is_drawn_by_browser(tmp_path, browser, width, dark):
     some = [[Rate("default", 10.0, 2.0, 0.25, "fp32")], [Rate("tuned", 20.0, 4.0, 0.5, "fp32")]]
     data = report_data([result(failed=True), result(64)], runs=run_table(power=True), rates=some)
     path = write_report(tmp_path / "report.html", data)
@@ -468,7 +468,7 @@ def test_a_browser_draws_the_page(tmp_path, browser, width, dark):
     assert browser.width_of_content(path, width) <= width
 
 
-def test_an_inconclusive_comparison_is_no_win(tmp_path):
+def test_report_inconclusive_comparison_is_no_win(tmp_path):
     noisy = result(n=128, speedup=1.01)
     page = Page(written(tmp_path, [result(n=64, speedup=4.0), noisy]))
     assert (
@@ -498,7 +498,7 @@ def test_rates_of_a_busy_machine_are_named_beside_the_roofline(tmp_path):
     assert "they were measured while others kept the CPU busy" in text
 
 
-def test_a_kernel_without_a_cost_has_no_rates(toy_device):
+def test_rates_kernel_without_cost_has_none(toy_device):
     def rows(x, n=16):
         return x.sum(axis=1)
 

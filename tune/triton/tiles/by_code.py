@@ -154,7 +154,8 @@ def _powers(
     values = [value for c in configs if type(value := c.get(name)) is int and value > 0]
     if len(values) < len(configs):
         return None
-    base, base_value = configs[0], values[0]
+    base = configs[0]
+    base_value = values[0]
     for value in sorted({*values} - {base_value}):
         try:
             changed = _shapes(call, Configuration({**base, name: value}))

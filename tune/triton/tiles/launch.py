@@ -26,7 +26,8 @@ from foretune.tune.triton.tiles.shape import Tiles
 
 DEFAULT_DEPTH = 1024.0
 """Inner size of a product, if unknown."""
-DEFAULT_WARPS, DEFAULT_STAGES = 4, 3
+DEFAULT_WARPS = 4
+DEFAULT_STAGES = 3
 """Triton's ``num_warps`` and ``num_stages``, if a candidate does not set them."""
 
 

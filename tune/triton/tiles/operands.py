@@ -7,7 +7,8 @@ from typing import Any
 
 DATA_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "uint8": 8}
 """Bits per element of operands; longer integers are indices. All types of float8 have 8."""
-MIN_HEAD_WIDTH, MAX_HEAD_WIDTH = 8, 512
+MIN_HEAD_WIDTH = 8
+MAX_HEAD_WIDTH = 512
 """Bounds of an attention head's width."""
 DEFAULT_HEAD_WIDTH = 64.0
 """Width of an attention head, if unknown."""

@@ -1,0 +1,67 @@
+"""Chooses what an unknown kernel is, by how well its runs fit.
+
+Names of sizes are hints: each reading (`foretune.features.readings`) has a roofline. It is
+calibrated on some problems and judged on others, the largest among them. The best reading is taken,
+unless a law that knows no names explains the same problems far better, or nothing is explained.
+"""
+
+import numpy as np
+import pandas as pd
+
+from foretune.features.arrays import Rows, groups_of
+from foretune.features.readings import ReadFamily, possible_readings
+from foretune.features.roofline import row_parts_ms, text_columns, with_rates
+from foretune.models.calibrated_roofline import TIME, CalibratedRoofline
+from foretune.models.learned_law import LearnedLaw, held_out_error
+
+MAX_ROWS = 1500
+"""Maximum rows to choose by (random sample)."""
+MAX_ERROR_RATIO = 2.0
+"""A reading is taken if its error is below this multiple of the law's. It may be above it: a
+roofline has few parameters, and its family adds features; law and roofline are both experts."""
+MAX_UNEXPLAINED = 0.8
+"""A reading explains something: its error is at most this share of the median's."""
+
+
+def choose_reading(
+    name: str, runs: pd.DataFrame, log_ms: np.ndarray, problems: np.ndarray, law: LearnedLaw
+) -> ReadFamily | None:
+    """Return the family of kernel ``name`` whose roofline explains its ``runs`` best, or None.
+
+    ``log_ms`` and ``problems`` are the time and the problem of each row, ``law`` what was learned
+    from them.
+    """
+    sampled = np.random.default_rng(0).permutation(len(runs))[:MAX_ROWS]
+    rows = runs.iloc[sampled].reset_index(drop=True)
+    families = [ReadFamily(name, reading) for reading in possible_readings(rows)]
+    errors = [_held_out_error(f, rows, log_ms[sampled], problems[sampled]) for f in families]
+    if not errors:
+        return None
+    median_error = held_out_error(
+        log_ms[sampled],
+        problems[sampled],
+        lambda is_known, is_out: np.full(is_out.sum(), np.median(log_ms[sampled][is_known])),
+    )
+    limit = min(MAX_ERROR_RATIO * law.held_out_error, MAX_UNEXPLAINED * median_error)
+    if not min(errors) < limit:
+        return None
+    return families[int(np.argmin(errors))]
+
+
+def _held_out_error(
+    family: ReadFamily, rows: pd.DataFrame, log_ms: np.ndarray, problems: np.ndarray
+) -> float:
+    """Return the mean error of the calibrated roofline on held-out problems; infinite without."""
+    log_parts = np.log(row_parts_ms(family, with_rates(family, Rows(rows))))
+    if not np.isfinite(log_parts).all():
+        return np.inf
+    groups = groups_of(rows, text_columns(rows))
+
+    # Without the pull of few problems towards usual efficiencies: rates may be a generic device's.
+    def predict(is_known: np.ndarray, is_out: np.ndarray) -> np.ndarray:
+        roofline = CalibratedRoofline(TIME).fit(
+            log_parts[is_known], log_ms[is_known], groups[is_known]
+        )
+        return roofline.log_value(log_parts[is_out], groups[is_out])
+
+    return held_out_error(log_ms, problems, predict)

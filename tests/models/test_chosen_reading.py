@@ -1,0 +1,48 @@
+"""Which reading of a table's names its runs support."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.datasets.plain_tables import plain_runs
+from foretune.features.readings import ReadFamily
+from foretune.models import Predictor
+
+
+def table(seconds, n=120):
+    """Return runs of a kernel whose sizes have the names of a matrix product's."""
+    rng = np.random.default_rng(0)
+    sizes = {name: 16 * rng.integers(1, 64, n) for name in ("rows", "cols", "inner")}
+    time_ms = seconds(*sizes.values()) * rng.lognormal(0.0, 0.02, n)
+    return plain_runs(pd.DataFrame({**sizes, "time_ms": time_ms}))
+
+
+def product_ms(m, n, k):
+    return 0.01 + 2.0 * m * n * k / 1e9 + 2.0 * (m * k + k * n + m * n) / 1e8
+
+
+@pytest.fixture(scope="module")
+def of_product():
+    return Predictor(targets=("time_ms",)).fit(table(product_ms))
+
+
+def test_a_product_is_found_by_the_names_of_its_sizes(of_product):
+    family = of_product.features_.family
+    assert isinstance(family, ReadFamily)
+    expected = "read as a matrix product: M = rows, N = cols, K = inner"
+    assert str(family.reading) == expected
+    assert of_product.declared_family is None
+
+
+def test_a_reading_is_saved(of_product, tmp_path):
+    of_product.save(tmp_path / "p")
+    loaded = Predictor.load(tmp_path / "p")
+    assert loaded.features_.family.reading == of_product.features_.family.reading
+    asked = table(product_ms, n=20)
+    pd.testing.assert_frame_equal(loaded.predict(asked), of_product.predict(asked))
+
+
+def test_names_that_the_times_contradict_are_not_believed():
+    # Time falls with the size: no roofline does that.
+    runs = table(lambda m, n, k: 1e9 / (1.0 * m * n * k))
+    assert Predictor(targets=("time_ms",)).fit(runs).features_.family is None
