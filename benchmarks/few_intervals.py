@@ -76,7 +76,7 @@ def main() -> None:
 def _lines(tables: list[ForeignTable], split: str, draws: int) -> Iterator[dict[str, Any]]:
     """Yield coverage and median log half-width of each rule, by table and draw."""
     recorder = Recorder()
-    RuleInterval.fit = recorder.fit  # type: ignore
+    RuleInterval.fit = recorder.fit  # type: ignore[assignment, method-assign]
     for table in tables:
         runs = table.runs()
         for draw in range(draws):

@@ -2,8 +2,7 @@
 
 Names of sizes are hints: each reading (`foretune.features.readings`) has a roofline. It is
 calibrated on some problems and judged on others, the largest among them. The best reading is taken,
-unless it says hardly more than the median of all runs, or a law that knows no names explains the
-same problems far better.
+unless a law that knows no names explains the same problems far better, or nothing is explained.
 """
 
 import numpy as np
@@ -20,9 +19,8 @@ MAX_ROWS = 1500
 MAX_ERROR_RATIO = 2.0
 """A reading is taken if its error is below this multiple of the law's. It may be above it: a
 roofline has few parameters, and its family adds features; law and roofline are both experts."""
-
-MAX_MEDIAN_RATIO = 0.7
-"""Its error must also be below this multiple of the median's."""
+MAX_UNEXPLAINED = 0.8
+"""A reading explains something: its error is at most this share of the median's."""
 
 
 def choose_reading(
@@ -36,18 +34,16 @@ def choose_reading(
     sampled = np.random.default_rng(0).permutation(len(runs))[:MAX_ROWS]
     rows = runs.iloc[sampled].reset_index(drop=True)
     families = [ReadFamily(name, reading) for reading in possible_readings(rows)]
-    if not families:
+    errors = [_held_out_error(f, rows, log_ms[sampled], problems[sampled]) for f in families]
+    if not errors:
         return None
-    log_ms = log_ms[sampled]
-    problems = problems[sampled]
-    errors = [_held_out_error(family, rows, log_ms, problems) for family in families]
-
-    def median(is_known: np.ndarray, is_out: np.ndarray) -> np.ndarray:
-        return np.full(int(is_out.sum()), np.median(log_ms[is_known]))
-
-    of_median = held_out_error(log_ms, problems, median)
-    largest = min(MAX_ERROR_RATIO * law.held_out_error, MAX_MEDIAN_RATIO * of_median)
-    if not min(errors) < largest:
+    median_error = held_out_error(
+        log_ms[sampled],
+        problems[sampled],
+        lambda is_known, is_out: np.full(is_out.sum(), np.median(log_ms[sampled][is_known])),
+    )
+    limit = min(MAX_ERROR_RATIO * law.held_out_error, MAX_UNEXPLAINED * median_error)
+    if not min(errors) < limit:
         return None
     return families[int(np.argmin(errors))]
 

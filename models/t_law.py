@@ -1,9 +1,9 @@
 """Widths from few problems: the errors of a new problem follow a t distribution.
 
 With n problems, the root mean square of their errors is uncertain itself. If the errors of problems
-are normal around zero, a new one over that root follows Student's t. It has n - 2 degrees of freedom:
-unit and weights of the experts were fitted to the same problems. Rows of one problem are alike, so
-all problems count equally, however many rows they have.
+are normal around zero, a new one over that root follows Student's t. It has n - 2 degrees of
+freedom: unit and weights of the experts were fitted to the same problems. Rows of one problem are
+alike, so all problems count equally, however many rows they have.
 """
 
 import numpy as np
