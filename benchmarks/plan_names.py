@@ -1,14 +1,18 @@
 """How many public model names are known to plans, and GPUs that people ask for.
 
-Run: ``python benchmarks/plan_names.py [--transformers FOLDER]``; the folder is that of the package,
-and the installed one by default. Names are those of
-repositories that transformers' sources mention for their decoder families: each family's own
-examples, whatever their age. A name is planned, refused for a reason, or unknown: then a plan asks
-for a folder or a ``config.json``. ``--unknown`` lists these. The GPUs are those of public requests.
+Run: ``python benchmarks/plan_names.py [--transformers FOLDER]``. The first names are those of
+``model_names.txt``: recipes, documentation and quantized copies. The second ones are those of
+repositories that transformers' sources mention for their decoder families, whatever their age; the
+folder is that of the package, by default the installed one.
+
+A name is planned, refused for what is not planned of its model, or unknown: then a plan asks for a
+folder or a ``config.json``, and may name relatives of other sizes or releases. ``--unknown`` lists
+these. The GPUs are those of public requests.
 """
 
 import argparse
 import re
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from foretune.errors import ForetuneError, UnknownName
 from foretune.plan.describe.catalog import resolve_system
 from foretune.plan.describe.model_catalog import describe_model
 
+NAMES = Path(__file__).with_name("model_names.txt")
 NAME = re.compile(
     r"(?:from_pretrained\(\s*|checkpoint=|model_id = )[\"']([A-Za-z0-9_-]+/[A-Za-z0-9._-]+)[\"']"
 )
@@ -25,6 +30,8 @@ MADE_FOR_TESTS = re.compile(
     r"(?i)tiny|random|internal-testing|dummy|^your|username|vision|-mm-|embed"
 )
 """Names of models for tests, and of models that generate no text."""
+
+OUTCOMES = ("planned", "refused", "unknown, relatives named", "unknown")
 
 GPUS = (
     *("RTX 3060", "RTX 3080", "RTX 3090", "RTX 4060 Ti", "RTX 4070", "RTX 4080", "RTX 4090"),
@@ -42,6 +49,9 @@ def main() -> None:
     parser.add_argument("--transformers", type=Path)
     given = parser.parse_args()
     _print_gpus()
+    lines = NAMES.read_text(encoding="utf-8").splitlines()
+    public = [line for line in lines if not line.startswith("#")]
+    _print_outcomes("public names", public, list_unknown=given.unknown)
     folder = given.transformers or _installed()
     if folder is None:
         print("names skipped: install transformers, or give --transformers FOLDER")
@@ -55,13 +65,18 @@ def main() -> None:
         for name in NAME.findall(path.read_text(encoding="utf-8"))
         if not MADE_FOR_TESTS.search(name)
     }
+    _print_outcomes("names in the sources of transformers", names, list_unknown=given.unknown)
+
+
+def _print_outcomes(title: str, names: Iterable[str], *, list_unknown: bool) -> None:
+    """Print how many names are planned, refused, or unknown with and without relatives."""
     outcomes = {name: _outcome(name) for name in sorted(names)}
-    print(f"\n{len(outcomes)} names in the sources of transformers")
-    for outcome in ("planned", "refused", "unknown"):
+    print(f"\n{len(outcomes)} {title}")
+    for outcome in OUTCOMES:
         count = sum(found == outcome for found in outcomes.values())
         print(f"| {outcome} | {count} | {count / len(outcomes):.0%} |")
-    if given.unknown:
-        print(*(name for name, outcome in outcomes.items() if outcome == "unknown"), sep="\n")
+    if list_unknown:
+        print(*(name for name, outcome in outcomes.items() if outcome in OUTCOMES[2:]), sep="\n")
 
 
 def _installed() -> Path | None:
@@ -73,11 +88,12 @@ def _installed() -> Path | None:
 def _outcome(name: str) -> str:
     try:
         describe_model(name)
-    except UnknownName:
-        return "unknown"
+    except UnknownName as e:
+        has_relatives = "did you mean" in str(e) or "in other sizes" in str(e)
+        return OUTCOMES[2] if has_relatives else OUTCOMES[3]
     except ForetuneError as e:
-        return "unknown" if "unknown model" in str(e) else "refused"
-    return "planned"
+        return OUTCOMES[3] if "unknown model" in str(e) else OUTCOMES[1]
+    return OUTCOMES[0]
 
 
 def _print_gpus() -> None:

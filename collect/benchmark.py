@@ -23,6 +23,7 @@ from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.collect.power import find_meter, measure_power
 from foretune.collect.timing import Timer, Timing, time_launch, timer_for
 from foretune.collect.versions import versions
+from foretune.collect.wrapped.call_arguments import ResettingLaunch
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, describe_error, first_line
 from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
@@ -30,6 +31,8 @@ from foretune.measurement import POWER_MARGIN, Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 
+LATE_S = 0.02
+"""Seconds after which an output is checked again."""
 SEPARATE_SHARE = 0.25
 """Time of the rounds in processes of their own, relative to that of the others."""
 
@@ -71,7 +74,7 @@ class Benchmarker:
         self.has_traces = False
         self._guard = state_guard.FunctionGuard()
         self._output: Any = None
-        self._prepared_inputs: OrderedDict[tuple[str, Problem], PreparedInputs] = OrderedDict()
+        self._prepared_inputs: OrderedDict[tuple[str, str, Problem], PreparedInputs] = OrderedDict()
 
     @property
     def usable(self) -> bool:
@@ -113,7 +116,7 @@ class Benchmarker:
         if not replaced and not inputs_changed:
             return measured
 
-        self._prepared_inputs.pop((kernel.name, problem), None)
+        self._prepared_inputs.pop(_key_of_inputs(kernel, problem), None)
         reason = f"it replaces {replaced}" if replaced else "it changes its inputs or the reference"
         return measurement(
             kernel,
@@ -164,7 +167,7 @@ class Benchmarker:
             samples = time_launch(launch, self.timing, incumbent_ms=incumbent_ms, timer=timer)
         except WrongResult as e:
             # It may have written into its inputs: the next configuration gets new ones.
-            self._prepared_inputs.pop((kernel.name, problem), None)
+            self._prepared_inputs.pop(_key_of_inputs(kernel, problem), None)
             return make_row(Status.WRONG_RESULT, first_line(e))
         except Exception as e:
             return self._failed(make_row, Status.RUNTIME_ERROR, e, timer=timer)
@@ -240,7 +243,7 @@ class Benchmarker:
 
     def prepared(self, kernel: Kernel, problem: Problem) -> PreparedInputs:
         """Return inputs and expected result; the most recent sets stay in memory."""
-        key = (kernel.name, problem)
+        key = _key_of_inputs(kernel, problem)
         if key not in self._prepared_inputs:
             while len(self._prepared_inputs) >= self.max_input_sets:
                 self._prepared_inputs.popitem(last=False)
@@ -258,7 +261,14 @@ class Benchmarker:
         """
         kernel.invalidate_output(launch())
         self._output = launch()
-        return kernel.relative_error(self._output, expected)
+        error = kernel.relative_error(self._output, expected)
+        if not isinstance(launch, ResettingLaunch):
+            return error
+
+        # A thread that the call left behind may still change the result, or the arguments.
+        time.sleep(LATE_S)
+        late = launch.output(self._output.returned)
+        return max(error, kernel.relative_error(late, expected))
 
     def _measure_power(self, launch: Launch, time_ms: float, timer: Timer) -> tuple[float, float]:
         """Return mean power (W) and one launch's energy (mJ); NaN without a working meter."""
@@ -289,6 +299,10 @@ class Benchmarker:
         if isinstance(reason, TimeoutError):
             return make_row(Status.TIMEOUT, first_line(reason))
         return make_row(status, describe_error(reason))
+
+
+def _key_of_inputs(kernel: Kernel, problem: Problem) -> tuple[str, str, Problem]:
+    return kernel.name, kernel.source_hash, problem
 
 
 def measurement(

@@ -219,6 +219,8 @@ def fingerprint(array: Any) -> int:
     """Return a checksum of an array; on the host, of evenly spaced blocks of a large one."""
     if isinstance(array, list):
         return zlib.crc32(repr(array).encode())
+    if is_tensor(array) and str(array.layout) != "torch.strided":
+        array = array.detach().to_dense()
     flat = array.detach().reshape(-1) if is_tensor(array) else array.ravel(order="K")
     if is_tensor(array) and array.device.type != "cpu":
         return _checksum_on_device(flat)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from foretune.collect.wrapped.knob_values import KnobValues
 from foretune.device import Device
 from foretune.errors import ForetuneError, UsageError
 from foretune.measurement import Measurement, Status
@@ -34,10 +35,11 @@ class SearchOutcome(SearchResult):
     """The result of a search.
 
     ``best`` may be a known configuration; None if none ran, and ``best_value``, its objective, is
-    then infinite. ``trace`` has the new measurements in the order in which they finished.
+    then infinite. It has the values as they were listed. ``trace`` has the new measurements in the
+    order in which they finished, with texts for values that a run table cannot store.
     """
 
-    best: Configuration | None
+    best: Mapping[str, Any] | None
     best_value: float
     trace: tuple[Measurement, ...]
 
@@ -56,8 +58,8 @@ class SearchOutcome(SearchResult):
 
 def run_search(
     searcher: "SearcherKind | Searcher",
-    space: SearchSpace | Mapping[str, Sequence[Value]],
-    measure: Callable[[Configuration], Measurement | float],
+    space: SearchSpace | Mapping[str, Sequence[Any]],
+    measure: Callable[[Any], Measurement | float],
     *,
     budget: int | Literal["auto"] | None = None,
     seconds: float | None = None,
@@ -79,7 +81,8 @@ def run_search(
     Args:
         searcher: a registered name, for example "surrogate"; a `Searcher` or its class; or an
             Optuna sampler.
-        space: a search space, or the values of each parameter.
+        space: a search space, or the values of each parameter, which may be of any kind that has a
+            name: also None, tuples, members of enums, functions and classes.
         measure: returns a number of any sign, which is minimized, or a `Measurement`. NaN, infinity
             and any `ForetuneError` mean that the configuration failed.
         budget: maximum number of measurements; "auto" stops at a small expected regret. The default
@@ -102,8 +105,11 @@ def run_search(
         SpaceError: a configuration in ``first`` or ``known`` is not in the space.
         UnknownName: there is no searcher of this name.
     """
+    values = None
     if not isinstance(space, SearchSpace):
-        space = SearchSpace(space)
+        values = KnobValues(space)
+        space = SearchSpace(values.listed)
+        first = [values.encode(config) for config in first]
     if parallel < 1:
         raise UsageError(f"{parallel} measurements at the same time: give 1 or more")
     stopping = make_stopping(budget, regret, seconds)
@@ -135,7 +141,8 @@ def run_search(
     trace: list[Measurement] = []
 
     def measure_one(config: Configuration) -> Measurement:
-        measured = _measure(measure, config)
+        given = config if values is None else values.decode_configuration(config)
+        measured = _measure(measure, config, given)
         trace.append(measured)
         return measured
 
@@ -146,7 +153,7 @@ def run_search(
         measured=result.measured,
         reason=result.reason,
         regret=result.regret,
-        best=best,
+        best=best if best is None or values is None else values.decode_configuration(best),
         best_value=math.inf if best is None else any_sign.values[space.index(best)],
         trace=tuple(trace),
     )
@@ -185,11 +192,12 @@ def _drive(
 
 
 def _measure(
-    measure: Callable[[Configuration], Measurement | float], config: Configuration
+    measure: Callable[[Any], Measurement | float], config: Configuration, given: Mapping[str, Any]
 ) -> Measurement:
+    """Measure ``config``; ``given`` is what the user's function gets."""
     name = getattr(measure, "__name__", type(measure).__name__)
     try:
-        measured = measure(config)
+        measured = measure(given)
     except ForetuneError as e:
         return _failure(name, config, str(e))
     if isinstance(measured, Measurement):

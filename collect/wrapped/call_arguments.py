@@ -85,7 +85,7 @@ class CallResult:
         Raises WrongResult if the result still changes after the call, for example in a thread.
         """
         early = arrays.samples(self.returned)
-        returned, written = arrays.copy_arrays((self.returned, self.written))
+        returned, written = arrays.copy_arrays((self.returned, self.written), with_objects=True)
         if not arrays.have_samples(returned, early):
             raise WrongResult("its output still changed after it had returned")
         return CallResult(returned, written, self.effects)

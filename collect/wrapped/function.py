@@ -457,6 +457,8 @@ class FunctionKernel(WrappedKernel):
                 continue
             if isinstance(leaf, np.ndarray):
                 super().invalidate_output(leaf)
+            elif arrays.is_tensor(leaf) and str(leaf.layout) != "torch.strided":
+                continue
             elif arrays.is_tensor(leaf) and (leaf.is_floating_point() or leaf.is_complex()):
                 leaf.detach().fill_(float("nan"))
             elif arrays.is_tensor(leaf):

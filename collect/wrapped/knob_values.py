@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from foretune.errors import UsageError
+from foretune.space import Configuration
 from foretune.values import MAX_INTEGER, MIN_INTEGER, Value
 
 PLAIN = (bool, int, float, str)
@@ -58,6 +59,10 @@ class KnobValues:
     def decode(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration with the values themselves."""
         return {name: self._value(name, value) for name, value in config.items()}
+
+    def decode_configuration(self, config: Configuration) -> Mapping[str, Any]:
+        """Return a configuration itself if all of its values are plain; else decode it."""
+        return self.decode(config) if self.has_texts else config
 
     def encode(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration with the texts; unknown values stay as they are."""

@@ -17,7 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretune.collect.wrapped.included_files import find_included, option_folders
+from foretune.collect.wrapped.included_files import (
+    environment_folders,
+    files_in_options,
+    find_included,
+    option_folders,
+)
 
 BUILD_FILES = {
     "make": ("Makefile", "makefile", "GNUmakefile"),
@@ -31,11 +36,15 @@ BUILD_FILES = {
 SOURCE_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".hip", ".cl", ".h", ".hh", ".hpp")
 COUNTED_VARIABLES = re.compile(
     r"(OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMBA|MALLOC|GLIBC|CUDA|HIP|ROCR|PYTHON)_\w+"
-    r"|LD_PRELOAD|LD_LIBRARY_PATH|PYTHONPATH"
+    r"|LD_PRELOAD|LD_LIBRARY_PATH|LIBRARY_PATH|PYTHONPATH"
+    r"|CC|CXX|CPATH|C_INCLUDE_PATH|CPLUS_INCLUDE_PATH|(C|CXX|CPP|LD|F|MAKE|RUST)FLAGS"
 )
 """Variables of the environment that change what a program runs, or how fast."""
 IGNORED_VARIABLES = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONHASHSEED")
-_SEPARATORS = re.compile(r"[\s;|&<>()]+")
+SHELL_SUFFIXES = (".sh", ".bash", ".zsh")
+MAX_FIRST_LINE = 256
+_SHELL = re.compile(rb"#!.*\b(sh|bash|zsh|dash)\b")
+_SEPARATORS = re.compile(r"[\s;|&<>(),]+")
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 
 
@@ -68,6 +77,7 @@ def find_program_files(
 
     tools = [BUILD_FILES.get(Path(word).name, ()) for word in build_words]
     found.update({path.resolve(): None for names in tools for path in _existing(names, folder)})
+    found.update(dict.fromkeys(_options_and_libraries(build, folder)))
     found.update(dict.fromkeys(_read_by(list(found), [*run_words, *build_words], folder)))
     unknown: tuple[str, ...] = ()
     if any(tools) and not others:
@@ -89,7 +99,7 @@ def _plain_words(words: Sequence[str]) -> list[str]:
     found = []
     for word in words:
         for part in filter(None, [word, *_SEPARATORS.split(word)]):
-            text = part.strip("'\"")
+            text = part.strip("'\"").removeprefix("@")
             found += [text, text.partition("=")[2]] if "=" in text else [text]
     return [word for word in dict.fromkeys(found) if word]
 
@@ -114,22 +124,65 @@ def _programs(words: Sequence[str], folder: str, is_built: bool) -> Iterator[Pat
 
 
 def _module_files(words: Sequence[str], folder: str) -> Iterator[Path]:
-    """Yield the files of ``python -m MODULE``, if they are in the folder."""
-    if not any(_PYTHON.fullmatch(Path(word).name) for word in words) or "-m" not in words[:-1]:
+    """Yield the files of ``python -m MODULE`` or ``-c CODE``, if they are in the folder."""
+    if not any(_PYTHON.fullmatch(Path(word).name) for word in words):
         return
-    base = Path(folder, *words[words.index("-m") + 1].split("."))
-    yield from (p.resolve() for p in (base.with_suffix(".py"), base / "__main__.py") if p.is_file())
+    if "-m" in words[:-1]:
+        base = Path(folder, *words[words.index("-m") + 1].split("."))
+        candidates = (base.with_suffix(".py"), base / "__main__.py")
+        yield from (path.resolve() for path in candidates if path.is_file())
+    if "-c" in words[:-1]:
+        code = words[words.index("-c") + 1].encode()
+        for name in _imported_names(code):
+            yield from _files_of_module(name, [Path(folder)])
 
 
 def _read_by(paths: Sequence[Path], words: Sequence[str], folder: str) -> Iterator[Path]:
     """Yield the files that scripts import, and that sources include."""
-    headers = [str(Path(folder, name)) for name in option_folders(words)]
-    for path in paths:
+    header_folders = [*option_folders(words), *environment_folders()]
+    headers = [str(Path(folder, name)) for name in header_folders]
+    modules = environment_folders(["PYTHONPATH"])
+    in_scripts = [
+        named
+        for path in paths
+        if _is_shell_script(path)
+        for named in _named_in_script(path, folder)
+    ]
+    yield from in_scripts
+    for path in (*paths, *in_scripts):
         if path.suffix == ".py":
-            yield from _imported_files(path, [path.parent, Path(folder).resolve()])
+            roots = [path.parent, Path(folder).resolve(), *(Path(m).resolve() for m in modules)]
+            yield from _imported_files(path, roots)
         elif path.suffix in SOURCE_SUFFIXES:
             text = path.read_text(encoding="utf-8", errors="replace")
             yield from find_included([text], (), [path.parent, *headers]).paths
+
+
+def _options_and_libraries(build: str, folder: str) -> list[Path]:
+    """Return the files of options, and the libraries, that a build names."""
+    options = [word for word in shlex.split(build) if word.startswith(("@", "-L", "-l"))]
+    return files_in_options(options, folder)
+
+
+def _is_shell_script(path: Path) -> bool:
+    with path.open("rb") as file:
+        first_line = file.read(MAX_FIRST_LINE).partition(b"\n")[0]
+    return path.suffix in SHELL_SUFFIXES or bool(_SHELL.match(first_line))
+
+
+def _named_in_script(script: Path, folder: str) -> Iterator[Path]:
+    """Yield the files that the words of a shell script name, and the scripts among them in turn."""
+    seen = {script}
+    pending = [script]
+    while pending:
+        text = pending.pop().read_text(encoding="utf-8", errors="replace")
+        for path in _existing(_plain_words(text.splitlines()), folder):
+            resolved = path.resolve()
+            if resolved not in seen:
+                seen.add(resolved)
+                yield resolved
+                if _is_shell_script(resolved):
+                    pending.append(resolved)
 
 
 def _imported_files(script: Path, roots: Sequence[Path]) -> Iterator[Path]:
@@ -137,7 +190,7 @@ def _imported_files(script: Path, roots: Sequence[Path]) -> Iterator[Path]:
     seen = {script}
     pending = [script]
     while pending:
-        for name in _imported_names(pending.pop()):
+        for name in _imported_names(pending.pop().read_bytes()):
             for path in _files_of_module(name, roots):
                 if path not in seen:
                     seen.add(path)
@@ -145,9 +198,9 @@ def _imported_files(script: Path, roots: Sequence[Path]) -> Iterator[Path]:
                     yield path
 
 
-def _imported_names(script: Path) -> Iterator[str]:
+def _imported_names(code: bytes) -> Iterator[str]:
     try:
-        tree = ast.parse(script.read_bytes())
+        tree = ast.parse(code)
     except (SyntaxError, ValueError):  # the run reports it
         return
     for node in ast.walk(tree):

@@ -4,9 +4,9 @@ A function that returns a new array may not become one that returns a view of it
 same buffer every time: its caller would find that its data changes.
 """
 
-import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -20,6 +20,8 @@ MAX_WORK = 10_000  # for the exact test whether two strided arrays overlap
 ITSELF = "parts of its output share memory"
 EARLIER = "its output shares memory with the output of the call before"
 READ_ONLY = "its output is read-only"
+WITH_GRADIENTS = "its output is recorded for gradients"
+WITHOUT_GRADIENTS = "its output is not recorded for gradients"
 
 
 _shares_memory: Any = np.shares_memory
@@ -39,31 +41,42 @@ def shared_memory(returned: Any, arguments: Sequence[Any], earlier: Any) -> Effe
     for buffer in buffers:
         if isinstance(buffer, np.ndarray) and not buffer.flags.writeable:
             found.add(READ_ONLY)
-        if isinstance(buffer, np.ndarray) and _repeats_itself(buffer):
+        if isinstance(buffer, np.ndarray) and _repeats_itself(buffer.shape, buffer.strides):
             found.add(ITSELF)
+        if arrays.is_tensor(buffer):
+            found |= _effects_of_tensor(buffer)
     return frozenset(found)
+
+
+def _effects_of_tensor(tensor: Any) -> set[str]:
+    found = {WITH_GRADIENTS if tensor.requires_grad else WITHOUT_GRADIENTS}
+    is_strided = str(tensor.layout) == "torch.strided"
+    if is_strided and _repeats_itself(tuple(tensor.shape), tuple(tensor.stride())):
+        found.add(ITSELF)
+    return found
 
 
 def _buffers(value: Any) -> Iterator[Any]:
     """Yield the arrays, tensors and lists of a value, also inside tables and sparse matrices."""
     if isinstance(value, np.ma.MaskedArray):
         yield np.ma.getdata(value)
-    elif isinstance(value, np.ndarray) or arrays.is_tensor(value):
+    elif arrays.is_array(value):
         yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _buffers(inner)
-    elif isinstance(value, list | tuple):
-        if arrays.is_array(value):
-            yield value
-            return
-        for inner in value:
-            yield from _buffers(inner)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _buffers(object.__getattribute__(value, field.name))
+    elif (parts := _parts(value)) is not None:
+        for part in parts:
+            yield from _buffers(part)
     else:
         yield from _parts_of_table(value)
+
+
+def _parts(value: Any) -> Iterable[Any] | None:
+    """Return what a container or object holds; None for other values."""
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, list | tuple | deque):
+        return value
+    attributes = arrays.parts_of_object(value)
+    return None if attributes is None else attributes.values()
 
 
 def _parts_of_table(value: Any) -> Iterator[Any]:
@@ -117,8 +130,8 @@ def _storage(tensor: Any) -> int:
         return 0
 
 
-def _repeats_itself(array: Any) -> bool:
+def _repeats_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether elements of an array share memory, like those of a broadcast one."""
-    return any(
-        stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True)
-    )
+    if 0 in shape:
+        return False
+    return any(stride == 0 and size > 1 for stride, size in zip(strides, shape, strict=True))

@@ -14,6 +14,8 @@ from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import CallResult
 from foretune.collect.wrapped.included_files import (
     IncludedFiles,
+    environment_folders,
+    files_in_options,
     find_included,
     option_folders,
 )
@@ -112,11 +114,12 @@ class SourceKernel(WrappedKernel):
     def _read_included_files(self) -> None:
         """Add the content of included files to the code; name those that are not found."""
         build = self.prepare(self.default(Problem()))
-        folders = [self.source.folder, *option_folders(build.options or ())]
+        options = build.options or ()
+        folders = [self.source.folder, *option_folders(options), *environment_folders()]
         texts = [build.text, *build.extra_files.values()]
         found = find_included(texts, build.extra_files, folders)
         listed = native.listed_headers(build) if self.source.language == "C" else []
-        files = IncludedFiles((*found.paths, *listed))
+        files = IncludedFiles((*found.paths, *listed, *files_in_options(options)))
         # A C compiler finds all that are there, also by names that macros make.
         missing = () if listed or self.source.language == "C" else found.missing
         self.unreadable = tuple(f"the included file {name}" for name in missing)

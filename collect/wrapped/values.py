@@ -11,8 +11,10 @@ import dataclasses
 import hashlib
 import random
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from inspect import isfunction
 from typing import Any
 
@@ -21,7 +23,7 @@ import numpy.typing as npt
 
 from foretune.collect.wrapped import whole_numbers
 from foretune.relative_error import is_equal, is_plain, relative_error
-from foretune.support.identity import shape_of
+from foretune.support.identity import attributes_of, shape_of
 
 TABLE_LIBRARIES = ("pandas", "scipy")
 """Libraries whose objects are copied as a whole: tables and sparse matrices."""
@@ -57,23 +59,51 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
-def copy_arrays(value: Any) -> Any:
-    """Copy arrays and their containers; return other objects as they are."""
+def copy_arrays(value: Any, with_objects: bool = False) -> Any:
+    """Copy arrays and their containers; return other objects as they are.
+
+    ``with_objects`` also copies objects of a user's class: a result may be one that lasts.
+    """
+    copied = partial(copy_arrays, with_objects=with_objects)
     if is_tensor(value):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
         return _copy_of_array(value)
-    if isinstance(value, dict):
-        return {key: copy_arrays(inner) for key, inner in value.items()}
+    if type(value) is dict:
+        return {key: copied(inner) for key, inner in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(copy_arrays(inner) for inner in value)
+        return type(value)(map(copied, value))
     if isinstance(value, tuple) and hasattr(value, "_make"):  # a named one
-        return value._make(copy_arrays(inner) for inner in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _copy_of_dataclass(value)
+        return value._make(map(copied, value))
+    if isinstance(value, dict):
+        return _copy_of_mapping(value, copied)
     if is_generator(value) or _library_of(value) in TABLE_LIBRARIES:
         return copy.deepcopy(value)
+    if isinstance(value, deque | bytearray):
+        return copy.copy(value)
+    if with_objects or is_dataclass(value):
+        return _copy_of_object(value, parts_of_object(value) or {}, copied)
     return value
+
+
+def _copy_of_mapping(mapping: dict[Any, Any], copied: Callable[[Any], Any]) -> Any:
+    """Return a copy of a class that is derived from `dict`, such as a counter."""
+    new = copy.copy(mapping)
+    for key, inner in mapping.items():
+        new[key] = copied(inner)
+    return new
+
+
+def _copy_of_object(value: Any, parts: Mapping[str, Any], copied: Callable[[Any], Any]) -> Any:
+    if not parts:
+        return value
+    try:
+        new = copy.copy(value)
+        for name, part in parts.items():
+            object.__setattr__(new, name, copied(part))
+    except Exception:  # its class may refuse in any way, or hold itself
+        return value
+    return new
 
 
 def _copy_of_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -85,12 +115,17 @@ def _copy_of_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return copied
 
 
-def _copy_of_dataclass(value: Any) -> Any:
-    copied = copy.copy(value)
-    for field in dataclasses.fields(value):
-        inner = object.__getattribute__(value, field.name)
-        object.__setattr__(copied, field.name, copy_arrays(inner))
-    return copied
+def is_dataclass(value: Any) -> bool:
+    """Whether this is an object of a dataclass."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def parts_of_object(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a dataclass, or the attributes of an object of a user's class."""
+    if is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: object.__getattribute__(value, name) for name in names}
+    return attributes_of(value)
 
 
 def is_generator(value: Any) -> bool:

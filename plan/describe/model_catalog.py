@@ -1,13 +1,14 @@
 """Models to deploy, found by folder, file, name or address without a network."""
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
 from foretune.errors import MissingExtra, UnknownName, UsageError
-from foretune.plan.describe import shipped_rows
+from foretune.plan.describe import shipped_json, shipped_rows
 from foretune.plan.describe.description import Indexer, LinearAttention, Mla, ModelDescription
 from foretune.plan.describe.huggingface import (
     CONFIG_FILE,
@@ -19,8 +20,8 @@ from foretune.plan.describe.huggingface import (
 )
 from foretune.plan.describe.names import (
     keeps_attention_wide,
-    other_sizes,
     parse_name,
+    relatives,
     repository_of,
     similar_names,
 )
@@ -28,8 +29,13 @@ from foretune.support.operator_package import package_folder
 
 CACHE_PREFIX = "models--"
 """Of a model's folder in Hugging Face's cache: ``models--PUBLISHER--NAME``."""
-IMAGE_MODELS = ("mistralai/Pixtral", "OpenGVLab/InternVL")
+IMAGE_MODELS = (
+    *("google/medgemma-4b", "google/translategemma", "llava-hf", "mistralai/Pixtral"),
+    *("OpenGVLab/InternVL", "Qwen/QVQ"),
+)
 """Beginnings of the names of models that read images, besides ``…-VL-…``."""
+UNPLANNED_NAMES: dict[str, str] = shipped_json("config_fields.json")["unplanned_names"]
+"""Beginning of a word in a name, in lower case -> what its model has that is not planned."""
 GGUF_SUFFIX = ".gguf"
 PATH_BEGINNINGS = ("./", "../", "~")
 """What begins so is no name."""
@@ -56,8 +62,8 @@ class UnknownModel(UnknownName):
         if len(suggestions) > 1:
             listed = f", among them {', '.join(suggestions)}"
         elif not suggestions:
-            sizes = other_sizes(name, known)[:MAX_SUGGESTIONS]
-            listed = f", in other sizes {', '.join(sizes)}" if sizes else ""
+            others = relatives(name, known)[:MAX_SUGGESTIONS]
+            listed = f", in other sizes or releases {', '.join(others)}" if others else ""
         message = f"unknown model {name!r}: {hint}{len(known)} names are known{listed}"
         UsageError.__init__(self, f"{message}; {FOLDER_HINT}")
 
@@ -135,6 +141,9 @@ def _named_model(name: str) -> ModelDescription:
     similar = _look_up(name, lambda each: parse_name(each).architecture)
     if similar is not None:
         return similar
+    for beginning, what in UNPLANNED_NAMES.items():
+        if re.search(rf"(^|-){re.escape(beginning)}", parts.architecture):
+            raise UsageError(f"{name}: {what} cannot be planned yet")
     known = known_models()
     if _package() is None and not similar_names(name, known):
         raise MissingExtra("aiconfigurator_core", "llm", f"describing {name} without its folder")
@@ -218,7 +227,10 @@ def _shipped() -> dict[str, ModelDescription]:
 
 
 def _from_row(row: dict[str, str]) -> ModelDescription:
-    """Return the model of a row; ``mla``, ``linear`` and ``index`` are space-separated numbers."""
+    """Return the model of a row.
+
+    ``mla``, ``linear`` and ``index`` are the fields of their classes, with spaces between them.
+    """
     values: dict[str, object] = {}
     parts = {"mla": Mla, "linear": LinearAttention, "index": Indexer}
     for field in fields(ModelDescription):
@@ -226,7 +238,8 @@ def _from_row(row: dict[str, str]) -> ModelDescription:
         if not text:
             continue
         if field.name in parts:
-            values[field.name] = parts[field.name](*map(int, text.split()))
+            sizes = [int(word) if word.isdigit() else word for word in text.split()]
+            values[field.name] = parts[field.name](*sizes)
         elif field.type is bool:
             values[field.name] = text == "yes"
         else:

@@ -81,7 +81,7 @@ SIZE_WORDS = {
 FOUR_BIT_FORMATS = ("nvfp4", "nvfp4_wo", "mxfp4", "int4_wo")
 """Formats in which checkpoints with experts usually keep attention in 16 bits."""
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "modelscope.cn", "www.modelscope.cn")
-MIN_SIMILARITY = 0.75
+MIN_SIMILARITY = 0.85
 """Of a name that is suggested, between 0 and 1."""
 
 _RELEASE = re.compile(r"\d{4}")
@@ -231,13 +231,16 @@ def repository_of(address: str) -> str:
 
 
 def similar_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return known names like ``name``, the most similar first; none has another size."""
+    """Return known names like ``name``, the most similar first.
+
+    None has another size or release: numbers are no slips of the pen.
+    """
     # Other hubs write the size after a colon: llama3.1:8b.
     wanted = parse_name(name.replace(":", "-"))
     by_similarity = []
     for candidate in known:
         parts = parse_name(candidate)
-        if parts.sizes != wanted.sizes:
+        if parts.sizes != wanted.sizes or _numbers(parts) != _numbers(wanted):
             continue
         similarity = _similarity(wanted.architecture, parts.architecture)
         if similarity >= MIN_SIMILARITY:
@@ -245,19 +248,36 @@ def similar_names(name: str, known: Iterable[str]) -> list[str]:
     return [candidate for _, candidate in sorted(by_similarity)]
 
 
-def other_sizes(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that differ from ``name`` in their sizes only."""
-    wanted = _without_sizes(parse_name(name))
-    return [each for each in known if wanted and _without_sizes(parse_name(each)) == wanted]
+def relatives(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known names that differ from ``name`` in sizes and releases only.
+
+    Those of the same size come first, then the most similar ones.
+    """
+    wanted = parse_name(name)
+    family = _family(wanted)
+    found = []
+    for candidate in known:
+        parts = parse_name(candidate)
+        if family and _family(parts) == family:
+            similarity = _similarity(wanted.architecture, parts.architecture)
+            found.append((parts.sizes != wanted.sizes, -similarity, candidate))
+    return [candidate for _, _, candidate in sorted(found)]
 
 
 def _similarity(first: str, second: str) -> float:
     return difflib.SequenceMatcher(None, first, second).ratio()
 
 
-def _without_sizes(parts: ModelName) -> str:
+def _numbers(parts: ModelName) -> list[str]:
+    """Return the numbers of sizes and releases in a name."""
+    return re.findall(r"\d+(?:\.\d+)?", parts.architecture)
+
+
+def _family(parts: ModelName) -> str:
+    """Return the words of a name without sizes and numbers."""
     words = parts.architecture.split("-")
-    return "-".join(word for word in words if word not in parts.sizes)
+    kept = [re.sub(r"v?[\d.]+", "", word) for word in words if word not in parts.sizes]
+    return "-".join(filter(None, kept))
 
 
 def keeps_attention_wide(name: str) -> bool:

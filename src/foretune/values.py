@@ -85,7 +85,7 @@ class FrozenParameters(Mapping[str, Value]):
 
 def plain_value(name: str, value: Any) -> Value:
     """Return ``value`` as a plain Python number, boolean or string; reject NaN and other types."""
-    is_numpy_scalar = getattr(value, "ndim", None) == 0
+    is_numpy_scalar = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
     if is_numpy_scalar:
         value = value.item()
     if isinstance(value, float) and math.isnan(value):

@@ -3,6 +3,7 @@
 import math
 import threading
 
+import numpy as np
 import optuna
 import pytest
 
@@ -154,3 +155,29 @@ def test_minimize_without_parallelism_measures_in_this_thread():
 
     ft.run_search("random", SPACE, noted, budget=3)
     assert threads == {threading.current_thread()}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [None, 1],
+        [(1, 2), (3, 4)],
+        [1, True, "1", 1.0],
+        [None, "None"],
+        [min, max],
+        [float("nan"), 1.0],
+        [np.dtype("f4"), np.dtype("f8")],
+        [2**70, 2**71],
+    ],
+    ids=str,
+)
+def test_run_search_measures_the_values_that_were_listed(values):
+    seen = []
+
+    def cost(config):
+        seen.append(config["k"])
+        return -float(len(seen))
+
+    found = ft.run_search("random", {"k": values}, cost, budget=9)
+    assert sorted(map(repr, seen)) == sorted(map(repr, values))
+    assert repr(found.best["k"]) == repr(seen[-1])

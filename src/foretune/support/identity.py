@@ -362,14 +362,14 @@ class _Reader:
         """Describe a table, a column, an index or a type of pandas: labels and types, not rows."""
         kind = self._name(type(table))
         if not hasattr(table, "dtype") and not hasattr(table, "dtypes"):
-            return f"{kind} {self.describe(_type_of_column(table))}"
+            return f"{kind} {self.describe(type_of_column(table))}"
         columns = getattr(table, "columns", None)
         types = [table.dtype] if columns is None else table.dtypes
         parts = (
             shape_of(table),
-            list(map(_type_of_column, types)),
+            list(map(type_of_column, types)),
             [] if columns is None else list(columns),
-            [_kind_of_index(part) for part in (table, columns, getattr(table, "index", None))],
+            [kind_of_index(part) for part in (table, columns, getattr(table, "index", None))],
             getattr(table, "name", None),
             getattr(table, "attrs", None),
         )
@@ -579,7 +579,7 @@ def _is_of_pandas(value: Any) -> bool:
     return isinstance(value, kinds)
 
 
-def _type_of_column(dtype: Any) -> Any:
+def type_of_column(dtype: Any) -> Any:
     """Describe a type of number of pandas; the labels of categories count."""
     categories = getattr(dtype, "categories", None)
     if categories is None:
@@ -587,7 +587,7 @@ def _type_of_column(dtype: Any) -> Any:
     return ["category", bool(dtype.ordered), str(categories.dtype), list(categories)]
 
 
-def _kind_of_index(index: Any) -> Any:
+def kind_of_index(index: Any) -> Any:
     """Describe an index of pandas without its labels; None for other values."""
     if not hasattr(index, "names"):
         return None

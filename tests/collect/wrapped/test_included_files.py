@@ -1,6 +1,13 @@
 """Files that a source includes: `collect/wrapped/included_files.py`."""
 
-from foretune.collect.wrapped.included_files import find_included, option_folders
+import pytest
+
+from foretune.collect.wrapped.included_files import (
+    environment_folders,
+    files_in_options,
+    find_included,
+    option_folders,
+)
 
 
 def test_find_included_follows_headers_of_headers(tmp_path):
@@ -37,3 +44,37 @@ def test_option_folders_attached_or_separate():
         "two",
         "three",
     ]
+
+
+def test_environment_folders_of_headers_count(tmp_path, monkeypatch):
+    (tmp_path / "fast.h").write_text("")
+    monkeypatch.setenv("CPATH", f"/nowhere:{tmp_path}")
+    monkeypatch.delenv("C_INCLUDE_PATH", raising=False)
+    found = find_included(["#include <fast.h>"], (), environment_folders())
+    assert [path.name for path in found.paths] == ["fast.h"]
+
+
+def test_find_included_data_counts(tmp_path):
+    (tmp_path / "data.bin").write_text("")
+    texts = ['asm(".incbin \\"data.bin\\"");', '#embed "data.bin"', '  .incbin "data.bin"']
+    for text in texts:
+        found = find_included([text], (), [tmp_path])
+        assert [path.name for path in found.paths] == ["data.bin"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["-O2", "more.o"], {"more.o"}),
+        (["@options.txt"], {"options.txt", "more.o"}),
+        (["-L.", "-lfast"], {"libfast.a"}),
+        (["-L. -l:libfast.a"], {"libfast.a"}),
+        (["-include", "more.o"], {"more.o"}),
+        (["-lm", "-O2"], set()),
+    ],
+)
+def test_files_in_options_are_found(tmp_path, options, expected):
+    (tmp_path / "more.o").write_bytes(b"")
+    (tmp_path / "libfast.a").write_bytes(b"")
+    (tmp_path / "options.txt").write_text("-O3 more.o\n")
+    assert {path.name for path in files_in_options(options, tmp_path)} == expected

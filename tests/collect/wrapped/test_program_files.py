@@ -1,5 +1,7 @@
 """Files that decide what a program computes: `collect/wrapped/program_files.py`."""
 
+import shlex
+
 import pytest
 
 from foretune.collect.wrapped.program_files import counted_variables, find_program_files
@@ -18,11 +20,14 @@ def folder(tmp_path):
     (tmp_path / "work.h").write_text("#define N 0\n")
     (tmp_path / "work").write_bytes(b"\x7fELF\0")
     (tmp_path / "Makefile").write_text("work: work.c\n")
+    (tmp_path / "words.txt").write_text("-DN=1\n")
+    (tmp_path / "libfast.a").write_bytes(b"!<arch>")
+    (tmp_path / "all.sh").write_text("python3 run.py\n")
     return tmp_path
 
 
 def names(folder, words, build="", others=()):
-    found = find_program_files(words.split(), build, others, str(folder))
+    found = find_program_files(shlex.split(words), build, others, str(folder))
     return {path.name for path in found.paths if path.is_relative_to(folder)}
 
 
@@ -36,6 +41,15 @@ def names(folder, words, build="", others=()):
         ("./work", "", {"work"}),
         ("./work data.txt", "cc work.c -o work", {"work.c", "work.h", "data.txt"}),
         ("./work", "make", {"Makefile"}),
+        ("python3 -c 'import helper'", "", {"helper.py"}),
+        ("./work --inputs=a.txt,data.txt", "", {"work", "data.txt"}),
+        ("./work @words.txt", "", {"work", "words.txt"}),
+        ("sh all.sh", "", {"all.sh", "run.py", "helper.py", "__init__.py", "part.py"}),
+        (
+            "./work",
+            "cc @words.txt work.c -L. -lfast",
+            {"work.c", "work.h", "words.txt", "libfast.a"},
+        ),
     ],
 )
 def test_find_program_files_of_a_command(folder, words, build, expected):

@@ -88,7 +88,8 @@ def test_right_wrong_and_broken_configurations(language, answer):
 def test_arguments_are_described_by_the_sources_names(language):
     problem = kernel(language).problem()
     sizes = {"c": "float32", "c_0": N, "a": "float32", "a_0": N, "b": "float32", "b_0": N, "n": N}
-    assert problem == {**sizes, "n_": N}  # the launch size has the argument's name
+    # The launch size has the name of an argument.
+    assert problem == {**sizes, "n_type": "int32", "n_": N}
 
 
 def test_verify_judges_instead():

@@ -106,6 +106,57 @@ TABLE = {  # billions, as on model cards; without encoders of images
     "tiiuae/Falcon3-10B-Base": 10.3,
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1.78,
     "openbmb/MiniCPM3-4B": 4.07,
+    "01-ai/Yi-6B": 6.06,
+    "01-ai/Yi-1.5-9B": 8.83,
+    "allenai/OLMo-7B-hf": 6.89,
+    "allenai/OLMoE-1B-7B-0924": 6.92,
+    "bigcode/starcoder": 15.5,
+    "bigcode/starcoder2-3b": 3.03,
+    "bigcode/starcoder2-7b": 7.17,
+    "bigcode/starcoder2-15b": 15.96,
+    "bigscience/bloom": 176.2,
+    "CohereLabs/c4ai-command-r7b-12-2024": 8.03,
+    "EleutherAI/gpt-j-6b": 6.05,
+    "EleutherAI/gpt-neox-20b": 20.55,
+    "EleutherAI/pythia-6.9b": 6.86,
+    "EleutherAI/pythia-12b": 11.85,
+    "google/gemma-2b": 2.51,
+    "google/gemma-3-270m": 0.268,
+    "google/gemma-7b": 8.54,
+    "ibm-granite/granite-4.0-h-small": 32.2,
+    "ibm-granite/granite-4.0-h-tiny": 6.94,
+    "inclusionAI/Ling-1T": 1000,
+    "internlm/internlm3-8b-instruct": 8.8,
+    "LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct": 2.41,
+    "LGAI-EXAONE/EXAONE-4.0-1.2B": 1.28,
+    "LGAI-EXAONE/K-EXAONE-236B-A23B": 236,
+    "LiquidAI/LFM2-1.2B": 1.17,
+    "LiquidAI/LFM2-8B-A1B": 8.34,
+    "meta-llama/CodeLlama-34b-hf": 33.74,
+    "microsoft/phi-1_5": 1.42,
+    "microsoft/phi-2": 2.78,
+    "microsoft/Phi-3-mini-4k-instruct": 3.82,
+    "mistralai/Ministral-3-3B-Instruct-2512": 3.4,
+    "mistralai/Ministral-8B-Instruct-2410": 8.02,
+    "mistralai/Mistral-Large-3-675B-Instruct-2512": 673,
+    "moonshotai/Kimi-Linear-48B-A3B-Instruct": 49.1,
+    "mosaicml/mpt-30b": 29.96,
+    "nvidia/Nemotron-4-340B-Instruct": 341,
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2": 8.89,
+    "openbmb/MiniCPM-2B-sft-bf16": 2.72,
+    "Qwen/Qwen1.5-14B": 14.17,
+    "Qwen/Qwen1.5-110B": 111.2,
+    "Qwen/Qwen1.5-MoE-A2.7B": 14.3,
+    "Qwen/Qwen2-57B-A14B": 57.4,
+    "stabilityai/stablelm-2-12b": 12.1,
+    "swiss-ai/Apertus-70B-2509": 70.6,
+    "tencent/Hunyuan-7B-Instruct": 7.5,
+    "tiiuae/falcon-7b": 6.92,
+    "tiiuae/falcon-40b": 41.3,
+    "upstage/SOLAR-10.7B-v1.0": 10.73,
+    "zai-org/chatglm3-6b": 6.24,
+    "zai-org/GLM-4-9B-0414": 9.4,
+    "zai-org/GLM-4.7-Flash": 30,
 }
 MIXED = {  # what their names, or model cards, say
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (31.6, 3.2),
@@ -135,6 +186,16 @@ def test_parameters_are_those_published(name):
 @pytest.mark.parametrize("name", TABLE)
 def test_parameters_of_the_shipped_table_are_those_published(name):
     assert model._shipped()[name].parameters() / 1e9 == pytest.approx(TABLE[name], rel=0.01)
+
+
+def test_shipped_states_have_the_kind_of_their_layers():
+    kinds = {
+        "ibm-granite/granite-4.0-h-small": "mamba2",
+        "LiquidAI/LFM2-1.2B": "convolution",
+        "moonshotai/Kimi-Linear-48B-A3B-Instruct": "kda",
+        "Qwen/Qwen3-Next-80B-A3B-Instruct": "gdn",
+    }
+    assert {name: describe_model(name).linear.kind for name in kinds} == kinds
 
 
 def test_shipped_relatives_have_the_architecture_of_their_model():

@@ -6,7 +6,13 @@ import pytest
 
 from foretune.errors import UnknownName, UsageError
 from foretune.plan.describe.model_catalog import describe_model
-from foretune.plan.describe.names import format_in_name, parse_name, repository_of, similar_names
+from foretune.plan.describe.names import (
+    format_in_name,
+    parse_name,
+    relatives,
+    repository_of,
+    similar_names,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +73,30 @@ def test_similar_names_never_change_the_size():
     assert similar_names("novel:405b", known) == ["acme/Novel-405B"]  # as in Ollama
 
 
+def test_similar_names_never_change_the_release():
+    assert similar_names("acme/Novel-4-8B", ["acme/Novel-3-8B", "acme/Novel-8B"]) == []
+
+
+def test_relatives_have_other_sizes_or_releases_the_same_size_first():
+    known = ["acme/Novel-3-405B", "acme/Novel-3.5-8B", "acme/Other-3-8B"]
+    assert relatives("acme/Novel-4-8B-Instruct", known) == [
+        "acme/Novel-3.5-8B",
+        "acme/Novel-3-405B",
+    ]
+
+
+def test_describe_model_names_what_is_not_planned_of_a_known_family():
+    with pytest.raises(UsageError, match="Mamba layers cannot be planned yet"):
+        describe_model("ai21labs/AI21-Jamba-1.5-Mini")
+
+
 def test_describe_model_unknown_size_suggests_none():
     pytest.importorskip("aiconfigurator_core")
     with pytest.raises(UnknownName) as refusal:
         describe_model("meta-llama/Llama-3.1-406B-Instruct")
     assert "did you mean" not in str(refusal.value)
-    assert "in other sizes meta-llama/" in str(refusal.value)
+    assert "in other sizes or releases" in str(refusal.value)
+    assert "meta-llama/Meta-Llama-3.1-405B" in str(refusal.value)
 
 
 def test_describe_model_format_in_a_name_is_a_guess():
