@@ -489,13 +489,16 @@ class Predictor(Estimator):
 
 
 def _learn_work(name: str, rows: pd.DataFrame) -> tuple[LearnedLaw | None, ReadFamily | None]:
-    """Return the law of an unknown kernel's times, and the family that its columns hint at."""
+    """Return the law of an unknown kernel's times, and the family that its columns hint at.
+
+    A kernel with a family's name is not read as another family.
+    """
     log_ms = np.log(rows["time_ms"].to_numpy(dtype=float))
     problems = distinct_problems(rows)
     with threadpool_limits(1, user_api="blas"):
         law = learn_law(rows, log_ms, problems)
-        if law is None:
-            return None, None
+        if law is None or name in registered("families"):
+            return law, None
         return law, choose_reading(name, rows, log_ms, problems, law)
 
 

@@ -1,14 +1,18 @@
 """Widths from few problems: the errors of a new problem follow a t distribution.
 
 With n problems, the root mean square of their errors is uncertain itself. If the errors of problems
-are normal around zero, a new one over that root follows Student's t with n degrees of freedom. Rows
-of one problem are alike, so all problems count equally, however many rows they have.
+are normal around zero, a new one over that root follows Student's t. It has n - 2 degrees of
+freedom: unit and weights of the experts were fitted to the same problems. Rows of one problem are
+alike, so all problems count equally, however many rows they have.
 """
 
 import numpy as np
 from scipy.special import stdtrit
 
 from foretune.models.conformal import CONFIDENCE
+
+SPENT_DEGREES = 2
+"""Degrees of freedom that the fit of units and weights takes."""
 
 
 def t_width_by_problem(errors: np.ndarray, problems: np.ndarray) -> float:
@@ -18,7 +22,8 @@ def t_width_by_problem(errors: np.ndarray, problems: np.ndarray) -> float:
     """
     mean_squares = _mean_by_problem(np.square(errors), problems)
     root = float(np.sqrt(mean_squares.mean()))
-    return _two_sided_t(len(mean_squares)) * root
+    degrees = max(len(mean_squares) - SPENT_DEGREES, 1)
+    return _two_sided_t(degrees) * root
 
 
 def width_of_median(log_values: np.ndarray, problems: np.ndarray) -> float:

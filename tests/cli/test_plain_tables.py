@@ -219,3 +219,27 @@ def test_calibrate_plain_table_names_device(capsys):
     assert main([*command]) == 0
     assert main(["calibrate", "p", "theirs.csv", "--device", "RTX 4070", "--out", "q"]) == 0
     assert "calibrated for NVIDIA GeForce RTX 4070 with 200 runs" in capsys.readouterr().out
+
+
+def test_a_useless_predictor_says_so_first_and_again_when_used(capsys):
+    table = pd.read_csv("theirs.csv")
+    noise = np.random.default_rng(1).lognormal(0.0, 1.0, len(table))
+    table.assign(latency_us=noise).to_csv("theirs.csv", index=False)
+    assert main(["train", "theirs.csv", "--out", "p"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("This predictor of time_ms is ")
+    assert main(["predict", "p", "--problem", "M=64,N=64,order=a"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == first
+    assert Predictor.load("p").weakness == first
+
+
+def test_the_names_of_sizes_are_read_and_said(capsys):
+    rng = np.random.default_rng(0)
+    sizes = 64 * rng.integers(1, 40, (80, 3))
+    latency_us = (20.0 + 2e-3 * sizes.prod(axis=1)) * rng.lognormal(0.0, 0.02, 80)
+    table = pd.DataFrame(sizes, columns=["rows", "cols", "inner"]).assign(latency_us=latency_us)
+    table.to_csv("theirs.csv", index=False)
+    assert main(["train", "theirs.csv", "--out", "p"]) == 0
+    said = capsys.readouterr().out
+    assert "read as a matrix product: M = rows, N = cols, K = inner" in said
+    assert "grouped: law + XGBoost" in said

@@ -15,6 +15,7 @@ from foretune.errors import ForetuneError
 from foretune.models.predictor import Predictor
 from foretune.models.targets import Target, measured_rows
 from foretune.models.training import Training
+from foretune.models.validation.baselines import SIMPLE
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -47,7 +48,9 @@ def decide_promotion(training: Training, champion: Champion | None) -> Promotion
         reason = "no problem was held out: train it on runs of several problems"
         return PromotionDecision(CHALLENGER, reason, np.nan)
 
-    errors = {name: metrics[METRIC] for name, metrics in scores.items()}
+    # Simple models of the raw columns tell a reader what a predictor is worth. They are no rivals
+    # here: no search can start from them.
+    errors = {name: metrics[METRIC] for name, metrics in scores.items() if name not in SIMPLE}
     error = errors.pop(training.predictor.model)
     best_baseline = min(errors, key=lambda name: errors[name], default=None)
 

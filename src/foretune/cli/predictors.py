@@ -204,12 +204,14 @@ def _show_training(
 ) -> dict[str, Any]:
     """Print the scores of a training and what they rest on; return them for the JSON object."""
     from foretune.datasets.schema import columns_of
+    from foretune.features.readings import ReadFamily
     from foretune.models.validation.metrics import noise_floor
 
     weakness = done.validation.weakness
     if weakness:
         output.say(weakness)
-    if not columns_of(runs, "config"):
+    is_read = isinstance(done.predictor.features_.family, ReadFamily)
+    if not columns_of(runs, "config") and not is_read:
         output.say("no column is configuration: for a CSV file, name its sizes with --sizes")
     for target, scores in done.scores.items():
         if scores:
