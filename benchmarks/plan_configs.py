@@ -139,7 +139,9 @@ def check(family: str) -> Checked:
     parameters_off = None
     not_built = ""
     try:
-        parameters_off = model.parameters() / _parameters(config) - 1.0
+        real, has_encoder = _parameters(config)
+        counted = model.parameters() + has_encoder * model.encoder_weights
+        parameters_off = counted / real - 1.0
     except Exception as e:
         not_built = _first_line(e)
     try:
@@ -166,14 +168,16 @@ def _file(config: Any, family: str) -> dict[str, Any]:
     return {**config.to_dict(), "architectures": [architecture], "model_type": family}
 
 
-def _parameters(config: Any) -> int:
-    """Return the number of a class's weights."""
+def _parameters(config: Any) -> tuple[int, bool]:
+    """Return the number of a class's weights, and whether an encoder of images is among them."""
     import torch
     import transformers
 
     with torch.device("meta"), contextlib.redirect_stdout(io.StringIO()):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    return sum({id(weight): weight.numel() for weight in model.parameters()}.values())
+    weights = dict(model.named_parameters())
+    has_encoder = any(word in name for name in weights for word in ("vision", "image", "img"))
+    return sum({id(weight): weight.numel() for weight in weights.values()}.values()), has_encoder
 
 
 def _caches(family: str) -> tuple[int, tuple[float, ...]]:

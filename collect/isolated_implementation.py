@@ -17,6 +17,7 @@ import numpy as np
 
 from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.shared_memory import shared_memory
+from foretune.collect.wrapped.special_values import KINDS_OF_SPECIAL_VALUES
 from foretune.errors import MeasurementError, UnknownName
 from foretune.registry import object_at
 from foretune.values import Value
@@ -127,8 +128,11 @@ class IsolatedImplementation:
             return str(e)
         return ""
 
-    def prepare(self, problem: Mapping[str, Value], seeds: Sequence[int]) -> int:
-        """Make the arguments of one call per seed; return their bytes."""
+    def prepare(self, problem: Mapping[str, Value], seeds: Sequence[int], special: str = "") -> int:
+        """Make the arguments of one call per seed; return their bytes.
+
+        ``special`` names the kind of special values that replace their fractions.
+        """
         if self._make is None:
             self._make = _load(self._inputs, problem)
         self._returned = []
@@ -136,6 +140,9 @@ class IsolatedImplementation:
         for number, seed in enumerate(seeds):
             result = self._make(**problem, seed=seed)
             new = result if isinstance(result, tuple) else (result,)
+            if special:
+                draw = KINDS_OF_SPECIAL_VALUES[special].draw
+                new = tuple(arrays.redraw(new, draw, seed))
             if number >= len(self._args):
                 self._args.append(new)
             elif not arrays.assign_all(self._args[number], new):

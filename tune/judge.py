@@ -20,11 +20,14 @@ from foretune.collect.isolated_implementation import (
     CallOutputs,
     Code,
     IsolatedImplementation,
+    Output,
     Work,
 )
 from foretune.collect.machine_load import LoadMonitor
 from foretune.collect.worker_process import WorkerProcess
+from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.output_comparison import ComparisonRules, output_error
+from foretune.collect.wrapped.special_values import SPECIAL_VALUES, SpecialValues
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError
 from foretune.kernel import WrongResult
@@ -137,7 +140,18 @@ class Verdict(Result):
             return f"refused: {self.refused}"
         low, high = self.interval
         words = {"win": "faster", "no_win": "no faster"}.get(self.outcome, self.outcome)
-        return f"correct, and {words}: {self.speedup:.2f}× the best rival ({low:.2f}–{high:.2f})"
+        load = f", while {self.disturbed}" if self.disturbed else ""
+        return (
+            f"correct, and {words}: {self.speedup:.2f}× the best rival ({low:.2f}–{high:.2f}){load}"
+        )
+
+    @property
+    def disturbed(self) -> str:
+        """The other load during the most disturbed comparison; empty if there was none."""
+        noises = [v.noise for v in self.problem_verdicts if v.noise.disturbed]
+        if not noises:
+            return ""
+        return max(noises, key=lambda noise: np.nan_to_num(noise.others)).disturbed
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per problem: its times by implementation, and the speed-up."""
@@ -191,6 +205,7 @@ def judge(
     device: Device | None = None,
     check_only: bool = False,
     explain: bool = False,
+    special_values: bool = True,
     progress: Progress = SILENT,
 ) -> Verdict:
     """Check whether ``candidate`` computes the same as ``reference``, and how much faster.
@@ -215,6 +230,8 @@ def judge(
         device: the device whose load is observed; by default the CPU.
         check_only: compare outputs and time nothing.
         explain: also count the work of the reference.
+        special_values: also check zeros, negated, large and tiny values, values far from 0,
+            infinity and NaN, where the reference accepts them.
         progress: advanced with every problem.
 
     Raises:
@@ -236,6 +253,8 @@ def judge(
             progress.start("checking", len(wanted))
             for problem in wanted:
                 bench.check(problem)
+                if special_values:
+                    bench.check_special_values(problem)
                 progress.advance(str(problem))
             if check_only:
                 return Verdict("")
@@ -317,6 +336,47 @@ class JudgeBenchmark:
                 f"the reference gives the same for all inputs of {problem}, so nothing can be "
                 "checked: let inputs() use its seed, or choose another problem"
             )
+
+    def check_special_values(self, problem: Problem) -> None:
+        """Check outputs on inputs with zeros, large values, NaN and others.
+
+        Only those count that the reference accepts: it does not fail, finite values give no new
+        infinities or NaN, and others few of them.
+        """
+        self._run(REFERENCE, problem, self._new_seeds(1))
+        usual: CallOutputs = self._call(REFERENCE, problem, "outputs", 0)
+        for special in SPECIAL_VALUES:
+            seeds = self._new_seeds(1)
+            try:
+                self._run(REFERENCE, problem, seeds, special.name)
+                expected: CallOutputs = self._call(REFERENCE, problem, "outputs", 0)
+            except MeasurementError:  # the reference does not accept them
+                continue
+            if not _accepts(special, expected, usual):
+                continue
+            for name in self.implementations:
+                if name != REFERENCE:
+                    self._check_special(name, problem, seeds, special, expected)
+
+    def _check_special(
+        self,
+        name: str,
+        problem: Problem,
+        seeds: list[int],
+        special: SpecialValues,
+        expected: CallOutputs,
+    ) -> None:
+        try:
+            self._run(name, problem, seeds, special.name)
+            output = self._call(name, problem, "outputs", 0)
+            _relative_error(output, expected, self.tolerance, self._input_bytes, special.shift)
+        except CandidateRejected as e:
+            if name != CANDIDATE:  # such as another library, which gives other NaN
+                return
+            reason = str(e).removesuffix(f", on {problem}")
+            raise CandidateRejected(f"on inputs with {special.name}: {reason}, on {problem}") from e
+        except MeasurementError:  # a rival does not accept them
+            return
 
     def work(self, problem: Problem) -> Work:
         """Return what the reference has to do for a problem."""
@@ -402,9 +462,9 @@ class JudgeBenchmark:
         self._compare_outputs(problem, self._random.randrange(calls))
         return Rounds({name: np.array(ms) for name, ms in times.items()})
 
-    def _run(self, name: str, problem: Problem, seeds: list[int]) -> "_Burst":
+    def _run(self, name: str, problem: Problem, seeds: list[int], special: str = "") -> "_Burst":
         """Let a contestant make its inputs, and time its calls by this process's clock."""
-        self._input_bytes = self._call(name, problem, "prepare", dict(problem), seeds)
+        self._input_bytes = self._call(name, problem, "prepare", dict(problem), seeds, special)
         start = time.perf_counter()
         timed = self._call(name, problem, "run")
         judge_s = time.perf_counter() - start
@@ -503,12 +563,33 @@ def _equal_outputs(one: CallOutputs, other: CallOutputs) -> bool:
         return False
 
 
+def _accepts(special: SpecialValues, output: CallOutputs, usual: CallOutputs) -> bool:
+    """Whether the reference's output on special values says that it accepts them."""
+    new, old = (
+        sum(arrays.count_infinite(part.values) for part in _parts(outputs))
+        for outputs in (output, usual)
+    )
+    if special.finite:
+        return new <= old
+    return new <= sum(part.values.size for part in _parts(output)) / 2
+
+
+def _parts(outputs: CallOutputs) -> list[Output]:
+    return [*outputs.returned, *outputs.written.values()]
+
+
 def _relative_error(
-    output: CallOutputs, expected: CallOutputs, tolerance: float | None, input_bytes: int
+    output: CallOutputs,
+    expected: CallOutputs,
+    tolerance: float | None,
+    input_bytes: int,
+    shift: float = 1.0,
 ) -> float:
     """Return the largest relative error; reject outputs of another structure, type or value."""
     _check_structure(output, expected)
-    rules = ComparisonRules(tolerance, input_elements=max(1, input_bytes // 4), exact_types=False)
+    rules = ComparisonRules(
+        tolerance, input_elements=max(1, input_bytes // 4), shift=shift, exact_types=False
+    )
     pairs = [
         *zip(output.returned, expected.returned, strict=True),
         *((output.written[i], expected.written[i]) for i in sorted(expected.written)),

@@ -53,6 +53,7 @@ class Terms:
     backward: bool = False
     solution: str = ""
     tune_s: float = 0.0
+    special_values: bool = True
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -51,11 +51,6 @@ MAX_CORES_CHANGE = 0.25
 """The same for the number of cores that they keep busy; chosen by hand."""
 MIN_PROCESSES = 3
 """Processes of any verification, whatever its budget: an interval from two says nothing."""
-PROMISING = 1.1
-"""A candidate that is so many times as fast so far gets `PROMISING_PROCESSES` at least."""
-PROMISING_PROCESSES = 5
-"""An interval from three processes reaches 5.7 of their deviations to each side, one from five
-2.5: a gain of several times is lost in the former on a busy machine."""
 MIN_VERIFY_S = 5.0
 """Least seconds of a verification, by default; a search that takes longer is verified as long."""
 MAX_SESSION_S = 0.5
@@ -176,10 +171,15 @@ class Evidence:
         """Return the ratio of ``base`` to a contender in each process that has both."""
         return tuple(np.exp(self._log_ratios(base, key, self._processes)).tolist())
 
-    def mean_ratio(self, base: str, key: str) -> float:
-        """Return the mean ratio of ``base`` to a contender so far; NaN if unknown."""
+    def expects_win(self, base: str, key: str, processes: int, error: float) -> bool:
+        """Whether a contender wins if more processes, up to this number, are like those so far."""
         log_ratios = self._log_ratios(base, key, self._processes)
-        return float(np.exp(log_ratios.mean())) if len(log_ratios) else math.nan
+        if len(log_ratios) < 2 or key in self.failures:
+            return False
+        interval = _student_interval(
+            log_ratios.mean(), variance=self._variance(log_ratios), n=processes, error=error
+        )
+        return interval.low > 1.0 + WORTH_HAVING
 
     def is_less_exposed(self, base: str, key: str) -> str:
         """Return in words that a contender needs less of the CPU at a time; empty if it does not.
@@ -253,6 +253,15 @@ class Evidence:
                 log_base = np.mean([np.log(process[b]) for b in bases if b in process])
                 ratios.append(log_base - np.log(process[key]))
         return np.array(ratios)
+
+    def _variance(self, log_ratios: np.ndarray) -> float:
+        """Return the variance over processes.
+
+        A few processes may agree by chance: it is at least that of two equals.
+        """
+        noise = self._noise()
+        least = NOISE_SHARE * np.mean(noise**2) if len(noise) else 0.0
+        return float(max(log_ratios.var(ddof=1), least))
 
     def _noise(self) -> np.ndarray:
         one, other = self._repeated
@@ -333,9 +342,9 @@ def gather(
     """Run sessions until the best candidate wins or none can win; compare all candidates.
 
     Those that surely have no relevant gain are left out later. No session starts that is expected
-    to end after ``seconds``, except for the first `MIN_PROCESSES`, or the first
-    `PROMISING_PROCESSES` if a candidate is `PROMISING`; ``launch_s`` is how long one launch is
-    expected to keep a process busy. MeasurementError: the default fails.
+    to end after ``seconds``, except for the first `MIN_PROCESSES`, and those up to the next look if
+    a candidate is expected to win there; ``launch_s`` is how long one launch is expected to keep a
+    process busy. MeasurementError: the default fails.
     """
     rng = np.random.default_rng(seed)
     evidence = Evidence(base, DEFAULT_REPEATED)
@@ -349,9 +358,8 @@ def gather(
         # Measure until the next look at the data.
         while len(evidence) < processes:
             active = _affordable(active, evidence, base, pace, wanted=processes - len(evidence))
-            is_promising = any(evidence.mean_ratio(base, key) > PROMISING for key in active)
-            least = PROMISING_PROCESSES if is_promising else MIN_PROCESSES
-            if len(evidence) >= least and pace.affordable_processes(len(active)) < 1.0:
+            error = ERROR * share / max(1, len(candidates))
+            if _is_spent(pace, active, evidence, base, next_look=processes, error=error):
                 break
             started_at = clock()
             evidence.add(session(active, int(rng.integers(2**31))))
@@ -379,6 +387,22 @@ def gather(
         if leader.wins:
             break
     return evidence, [comparisons[key] for key in candidates]
+
+
+def _is_spent(
+    pace: _Pace,
+    active: Sequence[str],
+    evidence: Evidence,
+    base: str,
+    *,
+    next_look: int,
+    error: float,
+) -> bool:
+    """Whether the budget is spent, and nothing is expected of the next look, with its error."""
+    if len(evidence) < MIN_PROCESSES or pace.affordable_processes(len(active)) >= 1.0:
+        return False
+    # Other load may have spent it: the few processes that will decide are run in spite of that.
+    return not any(evidence.expects_win(base, key, next_look, error) for key in active)
 
 
 def _affordable(

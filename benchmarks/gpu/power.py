@@ -245,8 +245,8 @@ def watch(bench: Any, run: Launch | None, window_s: float, warm_s: float, count:
     joules_before = bench.joules()
     while bench.now() < end_s + TAIL_S:
         # Keep the device busy. If the queue is full, there is time to read the sensors.
-        finished = queue.advance() if queue is not None else None
-        if finished is None:
+        finished = None if queue is None else queue.advance()
+        if queue is None or finished is None:
             bench.sleep(POLL_S)
         elif is_inside():
             queue.count(finished)

@@ -95,3 +95,4 @@ SPECIAL_VALUES = (
     SpecialValues("negative infinity", _some_elements(-np.inf), finite=False),
     SpecialValues("NaN", _some_elements(np.nan), finite=False),
 )
+KINDS_OF_SPECIAL_VALUES = {special.name: special for special in SPECIAL_VALUES}

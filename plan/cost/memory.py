@@ -159,6 +159,8 @@ def _stage_bytes(
 ) -> tuple[float, float, float]:
     """Return the weight bytes of one rank of a stage: layers without experts, experts, tables.
 
+    The first stage also has the encoders, which vLLM splits between its ranks.
+
     Attention kinds alternate, so each stage has the model's mixture.
     """
     weights = model.weights()
@@ -181,7 +183,7 @@ def _stage_bytes(
         expert = model.expert_parameters / layout.moe_tp
     experts = sparse * rank_experts * expert
     router = sparse * model.hidden * model.experts
-    tables = (stage == 0) * weights.embedding
+    tables = (stage == 0) * (weights.embedding + model.encoder_weights)
     if stage == layout.pp - 1 and not (model.tied_embeddings and stage == 0):
         tables += weights.head or weights.embedding
     wide = router + share * weights.norms

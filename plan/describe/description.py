@@ -249,7 +249,8 @@ class ModelDescription:
             ``weight_format``.
         kv_format: cache format it was calibrated for.
         longest: maximum tokens of prompt and answer; 0 if unknown.
-        images: whether it also reads images; the encoder is left out.
+        images: whether it also reads images or sound.
+        encoder_weights: of the encoders that do so; 0 if unknown.
         value_dim: width of a head's value; 0 means that of its key.
         shared_values: whether values are derived from the projected keys.
         windowed: heads of layers with a window, if different.
@@ -294,6 +295,7 @@ class ModelDescription:
     kv_format: str = "bf16"
     longest: int = 0
     images: bool = False
+    encoder_weights: int = 0
     value_dim: int = 0
     shared_values: bool = False
     windowed: Heads | None = None
@@ -428,7 +430,7 @@ class ModelDescription:
         )
 
     def parameters(self) -> int:
-        """Return the number of weights."""
+        """Return the number of weights of the language model."""
         return self.weights().total
 
     def active_parameters(self) -> int:

@@ -21,6 +21,7 @@ from foretune.plan.describe.description import (
     Mla,
     ModelDescription,
 )
+from foretune.plan.describe.encoders import encoder_weights
 from foretune.plan.describe.layer_kinds import layer_kinds, windows
 from foretune.plan.describe.mixed_layers import has_family_reader, mixed_layers
 from foretune.plan.describe.quantization import DESCRIPTION_FIELDS, stored_formats
@@ -152,7 +153,9 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         fields = {**fields, **_experts(text, name), **mixed}
     if not fields["windowed_layers"]:
         fields["sliding_window"] = 0
-    fields["images"] = "vision_config" in config or any(map(_reads_images, architectures))
+    encoder = encoder_weights(config, fields["hidden"])
+    fields["images"] = encoder > 0 or "vision_config" in config or _reads_images(architectures)
+    fields["encoder_weights"] = encoder
     model = ModelDescription(name=name, **fields)
 
     # A family may have its own rule for the formats of its checkpoints.
@@ -165,9 +168,9 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     )
 
 
-def _reads_images(architecture: str) -> bool:
+def _reads_images(architectures: Sequence[str]) -> bool:
     """Whether a class's name says so; ChatGLM's text models have such a name, too."""
-    return "ConditionalGeneration" in architecture and not architecture.startswith("ChatGLM")
+    return any("ConditionalGeneration" in a and not a.startswith("ChatGLM") for a in architectures)
 
 
 def _decoder_part(config: Fields) -> Fields:

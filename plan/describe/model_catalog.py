@@ -220,9 +220,10 @@ def _shipped() -> dict[str, ModelDescription]:
     for row in shipped_rows("model_aliases.csv"):
         # A relative may read longer or shorter prompts, and images.
         reads_images = "-VL-" in row["alias"] or row["alias"].startswith(IMAGE_MODELS)
-        model = models[row["name"]]
+        model = replace(models[row["name"]], name=row["alias"], longest=0)
+        encoder = int(row["encoder_weights"] or model.encoder_weights)
         images = model.images or reads_images
-        models[row["alias"]] = replace(model, name=row["alias"], longest=0, images=images)
+        models[row["alias"]] = replace(model, images=images, encoder_weights=encoder)
     return models
 
 

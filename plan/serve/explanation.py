@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.operator import BF16_BYTES
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
     checkpoint_formats,
@@ -253,10 +254,11 @@ def _exclusion_notes(plan: Plan) -> list[str]:
     if 0 < model.longest < tokens:
         lines.append(f"{tokens:,} tokens exceed the model's context of {model.longest:,}")
     if model.images:
-        lines.append(
-            "images are not planned: count their tokens in --isl; the encoder's weights and time "
-            "are not included"
-        )
+        encoder = "the encoder's weights and time are not included"
+        if model.encoder_weights:
+            gib = BF16_BYTES * model.encoder_weights / GIB
+            encoder = f"the encoder's {format_number(gib)} GiB are included, its time is not"
+        lines.append(f"images and sound are not planned: count their tokens in --isl; {encoder}")
     if model.has_mixed_layers:
         lines.append(
             "plans of models with mixed layers were not validated on a deployment; check that "

@@ -208,4 +208,6 @@ def _describe_model(request: PlanRequest) -> str:
     text = f"{model.name}: {model.layers} layers, {parameters} billion parameters"
     if model.is_moe:
         text += f", {number(model.active_parameters() / 1e9)} billion of them per token"
+    if model.encoder_weights:
+        text += f"; an encoder with {number(model.encoder_weights / 1e9)} billion"
     return text

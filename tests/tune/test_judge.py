@@ -144,6 +144,27 @@ def assert_refused(cheat, why, **options):
 
 
 @pytest.mark.usefixtures("in_process")
+def positive_inputs(n, seed):
+    return (np.random.default_rng(seed).random((n, 8)) + 0.5,)
+
+
+def roots(x):
+    return np.sqrt(np.abs(x))
+
+
+def roots_of_positive(x):
+    return np.sqrt(x)
+
+
+def test_judge_checks_special_values_that_the_reference_accepts(monkeypatch):
+    monkeypatch.setattr(module, "WorkerProcess", SameProcess)
+    judged = partial(module.judge, problems=PROBLEMS, inputs=positive_inputs, check_only=True)
+    refused = judged(roots_of_positive, roots)
+    assert "on inputs with " in refused.refused
+    assert judged(roots_of_positive, roots, special_values=False).accepted
+    assert judged(roots, roots_of_positive).accepted, "the reference does not accept them"
+
+
 def test_judge_compares_outputs_written_into_arguments():
     given = {"inputs": "cheats:inputs_into", "reference": "cheats:reference_into"}
     given["problems"] = PROBLEMS[:1]

@@ -332,7 +332,7 @@ def test_gather_expected_launch_time_limits_first_process():
 
 @pytest.mark.parametrize(("ratio", "processes"), [(0.99, 3), (0.5, 5)])
 def test_gather_runs_a_few_processes_whatever_the_budget(ratio, processes):
-    """A candidate that seems twice as fast gets more of them."""
+    """A candidate that is expected to win at the next look gets those up to it."""
     _, evidence, (candidate,) = gather_slowly({"a": ratio}, seconds=0.0)
     assert len(evidence) == processes
     assert np.isfinite(candidate.ratio_low)

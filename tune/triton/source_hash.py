@@ -5,7 +5,9 @@ its arguments: they count, too. Stored measurements are found by this hash, so a
 those of all users.
 """
 
+import ast
 import hashlib
+import inspect
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import FunctionType, ModuleType
@@ -16,7 +18,7 @@ import triton
 from triton.runtime.jit import JITFunction
 
 from foretune.errors import warn
-from foretune.support.code_hash import function_code
+from foretune.support.code_hash import function_code, syntax_of
 from foretune.support.identity import identify, unique_digest
 
 HASH_DIGITS = 16
@@ -80,7 +82,7 @@ def _source_parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str
     """Yield the code and constants that ``python`` depends on."""
     seen.add(python)
     yield function_code(python)
-    for name, value in _references(python):
+    for name, value in (*_references(python), *_named_defaults(python)):
         called = getattr(value, "fn", None)
         if isinstance(called, FunctionType):
             # Another kernel. Triton's own functions are part of Triton's version.
@@ -91,6 +93,21 @@ def _source_parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str
         constant = getattr(value, "value", value)  # also of a `tl.constexpr`
         if _is_constant(constant):
             yield f"{name} = {constant!r}"
+
+
+def _named_defaults(python: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the defaults that code does not tell, because they are names, like ``BLOCK=SIZE``."""
+    syntax: Any = syntax_of(python)
+    if syntax is None:
+        return
+    arguments = syntax.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = [*zip(reversed(positional), reversed(arguments.defaults), strict=False)]
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    values = inspect.signature(python).parameters
+    for argument, default in pairs:
+        if default is not None and not isinstance(default, ast.Constant):
+            yield f"default of {argument.arg}", values[argument.arg].default
 
 
 def _is_constant(value: Any) -> bool:

@@ -133,10 +133,8 @@ def _mapping(
     predictor: "Predictor | None",
 ) -> dict[str, str]:
     """Return the source of every run-table column; ``fixed`` ones have one value in all rows."""
-    from foretune.datasets.column_roles import column_roles
     from foretune.datasets.importers.generic import stated_status
     from foretune.datasets.plain_tables import is_used, run_columns
-    from foretune.datasets.schema import is_run_column
 
     given = dict(sources)
     columns = [column for column in table.columns if column not in options.ignored]
@@ -144,35 +142,71 @@ def _mapping(
         given["time_ms"] = _time_column(file, table[columns])
     if "status" not in given:
         # How a run ended is neither its problem nor its configuration.
-        said = {"status", *options.sizes, *given.values()}
-        stated = [column for column in stated_status(table) if column not in said]
-        columns = [column for column in columns if column not in stated]
+        named_by_user = {"status", *options.sizes, *given.values()}
+        status_columns = set(stated_status(table)) - named_by_user
+        columns = [column for column in columns if column not in status_columns]
     if not options.finds_roles and predictor is None:
         return run_columns(columns, options.sizes, given)
 
     # Columns that have a role: by option, or in a predictor's training.
-    known = [] if predictor is None else _known_configuration(predictor, columns)
-    taken = [c for c in columns if c not in options.sizes and is_used(c, given.values())]
+    trained_on = [] if predictor is None else _known_configuration(predictor, columns)
+    not_sizes = [column for column in columns if column not in options.sizes]
+    used = [column for column in not_sizes if is_used(column, given.values())]
     # Of several kernels one is taken, or which one it was is part of the configuration.
-    names_kernel = KERNEL in columns and KERNEL not in known and KERNEL not in fixed
-    if names_kernel and (predictor or options.kernel or table[KERNEL].nunique() < 2):
+    has_kernels = KERNEL in columns and KERNEL not in trained_on and KERNEL not in fixed
+    if has_kernels and (predictor or options.kernel or table[KERNEL].nunique() < 2):
         given.setdefault(KERNEL, KERNEL)
-        taken.append(KERNEL)
+        used.append(KERNEL)
 
-    # Names tell what the others are.
-    roles = column_roles(table[columns], sizes=options.sizes, taken=[*taken, *known])
-    if predictor is None:
+    # Names tell what the others are. What the user says counts more.
+    mapping = _mapping_by_names(
+        file,
+        table[columns],
+        sizes=options.sizes,
+        used=used,
+        trained_on=trained_on,
+        may_doubt=predictor is not None,
+    )
+    for column in fixed:
+        mapping.pop(column, None)
+    return mapping | given
+
+
+def _mapping_by_names(
+    file: Path,
+    table: "pd.DataFrame",
+    *,
+    sizes: Sequence[str],
+    used: Sequence[str],
+    trained_on: Sequence[str],
+    may_doubt: bool,
+) -> dict[str, str]:
+    """Return the sources that the names of columns tell, besides those that are ``used``.
+
+    ``trained_on`` were configuration in a predictor's training. Unless it ``may_doubt``, raises
+    UsageError if names leave a doubt, and says how they were read.
+    """
+    from foretune.datasets.column_roles import column_roles
+    from foretune.datasets.schema import is_run_column
+
+    roles = column_roles(table, sizes=sizes, taken=[*used, *trained_on])
+    if not may_doubt:
         roles.require_no_doubt()
         if roles.explained:
             typer.echo(f"{file}: {roles.explained}", err=True)
-    mapping = {c: c for c in columns if is_run_column(c) and c != KERNEL and c not in taken}
-    mapping |= {_run_column("problem", column): column for column in roles.sizes}
-    mapping |= {_run_column("config", column): column for column in [*roles.configuration, *known]}
+
+    # A run table's own columns keep their names.
+    own_columns = [column for column in table.columns if is_run_column(column)]
+    mapping = {column: column for column in own_columns if column not in (KERNEL, *used)}
+    for column in roles.sizes:
+        mapping[_run_column("problem", column)] = column
+    for column in [*roles.configuration, *trained_on]:
+        mapping[_run_column("config", column)] = column
     if roles.device is not None:
         mapping["device"] = roles.device
     if roles.power is not None:
         mapping["power_w"] = roles.power_source
-    return {**{c: s for c, s in mapping.items() if c not in fixed}, **given}
+    return mapping
 
 
 def _run_column(group: str, column: str) -> str:

@@ -38,6 +38,7 @@ IN_RECEIPT = (
     "solution",
     "backward",
     "tune_seconds",
+    "special_values",
 )
 """Options that a receipt determines."""
 
@@ -64,6 +65,9 @@ def judge(
     explain: bool = typer.Option(False, help="Say what limits the candidate, and what to try."),
     tune_seconds: float = typer.Option(
         10.0, help="Seconds to tune a candidate with knobs (@tunable) per problem; 0: its defaults."
+    ),
+    special_values: bool = typer.Option(
+        True, help="Also check zeros, large values, NaN and others that the reference accepts."
     ),
     receipt: Path | None = typer.Option(None, help="Write a receipt that others can verify."),
     sign: Path | None = typer.Option(None, help="Sign the receipt with this private SSH key."),
@@ -95,6 +99,7 @@ def judge(
         backward=backward,
         solution=solution,
         tune_s=tune_seconds,
+        special_values=special_values,
     )
     known = None
     if verify_receipt is not None:
@@ -223,6 +228,7 @@ def _verdict(
                 rivals=rivals,
                 tolerance=terms.tolerance,
                 session_s=terms.session_s,
+                special_values=terms.special_values,
                 device=device,
                 check_only=check_only,
                 explain=explain,

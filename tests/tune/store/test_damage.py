@@ -13,7 +13,7 @@ from foretune.space import Configuration
 from foretune.tune.store import Store
 
 ROWS = 60
-DAMAGED_COPIES = 250
+DAMAGED_COPIES = 100
 
 
 @pytest.fixture

@@ -88,6 +88,17 @@ def test_source_hash_of_a_recursive_function_ends():
     assert len(source_hash(SimpleNamespace(fn=python))) == 16
 
 
+@pytest.mark.parametrize(
+    "signature", ["x, BLOCK: tl.constexpr = SIZE", "x, *, BLOCK: tl.constexpr = 2 * SIZE"]
+)
+def test_source_hash_changes_with_a_default_that_is_a_name(hash_of, signature):
+    kernel = SOURCE.replace("x, BLOCK: tl.constexpr", signature)
+    one, other = (hash_of(f"SIZE = {size}\n{kernel}") for size in (64, 128))
+    assert one != other
+    literal = SOURCE.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr = 64")
+    assert hash_of(literal) not in (one, other)
+
+
 @pytest.mark.parametrize("constant", ["tl.constexpr((2, 3))", "tl.constexpr(tl.float16)"])
 def test_source_hash_changes_with_constants_of_any_kind(hash_of, constant):
     text = SOURCE.replace("tl.constexpr = 2", f"tl.constexpr = {constant}")
