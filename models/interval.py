@@ -9,8 +9,8 @@ A size is expected for every error, and a factor makes the interval cover 90 % o
   ones have the width of the largest that were held out, per octave.
 - With few problems (`RuleInterval`), the size is the median error plus the experts' disagreement.
   The factor is between that of a t distribution over problems (`foretune.models.t_law`) and the
-  conformal one, and no interval is wider than that of the median of all problems. It grows with every octave outside the training
-  range.
+  conformal one, and no interval is wider than that of the median of all problems. It grows with
+  every octave outside the training range.
 """
 
 import json
@@ -228,8 +228,8 @@ class RuleInterval:
         median_error = max(float(np.median(absolute_errors)), MIN_ERROR)
         sizes = median_error + disagreement
         misses = np.maximum(absolute_errors, MIN_ERROR) / sizes
-        # The t law is too sure where problems are unlike; the largest miss of few is too wide. Their
-        # geometric mean covers nine of ten in both cases.
+        # The t law is too sure where problems are unlike; the largest miss of few is too wide.
+        # Their geometric mean covers about nine of ten in both cases.
         by_t_law = t_width_by_problem(misses, problems)
         by_largest = conformal_quantile_by_problem(misses * sizes, problems, sizes)
         factor = float(np.sqrt(by_t_law * by_largest))
