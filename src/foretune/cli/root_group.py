@@ -10,9 +10,9 @@ from foretune.errors import UsageError
 HELP = """Predict before you measure, verify before you trust.
 
 \b
-  foretune campaign softmax         try it all here, in 2 minutes
-  foretune tune FILE.py:NAME …      tune your own function or kernel
-  foretune plan MODEL --system …    plan the deployment of a language model
+  foretune campaign quantized_matvec  try it all here, in 2 minutes
+  foretune tune FILE.py:NAME …        tune your own function or kernel
+  foretune plan MODEL --system …      plan the deployment of a language model
 """
 PANELS = {
     "Tune": ("tune", "campaign", "judge", "gate", "replay", "mcp"),
