@@ -19,7 +19,7 @@ FIRST: Mapping[str, tuple[str, ...]] = {
     "gate": ("base", "head", "budget", "compare", "strict", "markdown"),
     "replay": ("searcher", "budget", "repeats", "prior", "plot"),
     "collect": ("problems", "configs", "device", "out"),
-    "train": ("target", "map_", "sizes", "validate", "out"),
+    "train": ("target", "map_", "sizes", "device", "validate", "out"),
     "predict": ("problem", "top", "explain", "config", "objective"),
     "calibrate": ("kernel", "choose", "out"),
     "inspect": ("arg", "config", "target", "all_gpus"),
