@@ -22,6 +22,8 @@ IDLE_SHARE = 0.06
 """Maximum power at idle, as a share of the way from the device's lowest power to its limit."""
 MAX_LOWEST_SHARE = 0.4
 """If the lowest power is a larger share of the limit, no row counts as idle."""
+MIN_LOWEST_SHARE = 0.02
+"""If the lowest power is a smaller share of the limit, it is no board's: none idles so low."""
 BUSY_SHARE = 0.2
 """Minimum share of the roofline's rate that no idle board reaches."""
 SHORT_MS = 0.03
@@ -85,13 +87,13 @@ def is_idle_power(family: Family | None, metered: pd.DataFrame) -> np.ndarray:
         limit = metered[limit_column].fillna(limit)
 
     is_low = power_w <= lowest + IDLE_SHARE * (limit - lowest)
-    limit_is_far = lowest < MAX_LOWEST_SHARE * limit
+    may_be_idle = (lowest < MAX_LOWEST_SHARE * limit) & (lowest > MIN_LOWEST_SHARE * limit)
     time_ms = metered["time_ms"].astype(float)
     if family is None:
         is_busy = time_ms >= SHORT_MS
     else:
         is_busy = (_busy_share(family, metered) > BUSY_SHARE) & ~(time_ms < SHORT_MS)
-    return np.asarray(is_low & limit_is_far & is_busy)
+    return np.asarray(is_low & may_be_idle & is_busy)
 
 
 def _busy_share(family: Family, rows: pd.DataFrame) -> np.ndarray:

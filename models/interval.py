@@ -226,6 +226,7 @@ class RuleInterval:
         """
         absolute_errors = np.abs(errors)
         median_error = max(float(np.median(absolute_errors)), MIN_ERROR)
+        widest = max(widest, MIN_ERROR)
         sizes = median_error + disagreement
         misses = np.maximum(absolute_errors, MIN_ERROR) / sizes
         # The t law is too sure where problems are unlike; the largest miss of few is too wide.

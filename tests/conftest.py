@@ -357,3 +357,13 @@ def _toy_table(toy_measurements, toy_device) -> pd.DataFrame:
 def toy_runs(_toy_table) -> pd.DataFrame:
     """The toy measurements as a run table; a test may change its copy."""
     return _toy_table.copy()
+
+
+@pytest.fixture(scope="module")
+def short_fits():
+    """Few hold-outs and steps, for tests in which it does not matter how good a predictor is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("foretune.models.feature_process.MAX_STEPS", 3)
+        patch.setattr("foretune.models.regime.MORE_HOLDOUTS", 2)
+        patch.setattr("foretune.models.holdouts.PROBLEM_FOLDS", 2)
+        yield

@@ -12,6 +12,7 @@ from foretune.cli import main
 from foretune.errors import DataWarning, RunTableError, UnknownName
 from foretune.models import Predictor, train_predictor
 
+pytestmark = pytest.mark.usefixtures("short_fits")
 TRAIN = ("train", "theirs.csv", "--map", "time_ms=latency_us*0.001", "--sizes", "M,N")
 
 

@@ -15,13 +15,3 @@ def runs(_toy_table):
 def predictor(runs):
     """A predictor of them as trained by default, which no test changes."""
     return Predictor().fit(runs)
-
-
-@pytest.fixture(scope="module")
-def short_fits():
-    """Few hold-outs and steps, for tests in which it does not matter how good a predictor is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("foretune.models.feature_process.MAX_STEPS", 3)
-        patch.setattr("foretune.models.regime.MORE_HOLDOUTS", 2)
-        patch.setattr("foretune.models.holdouts.PROBLEM_FOLDS", 2)
-        yield

@@ -11,7 +11,6 @@ import threading
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from foretune.collect import InProcessRunner, Timing
 from foretune.collect.wrapped.function import FunctionKernel
@@ -67,8 +66,9 @@ def dated(index):
     return pd.DataFrame({"v": [1.0, 2.0]}, index=index)
 
 
-def tensor():
-    return torch.as_tensor(X) * 2
+def tensor(x=X):
+    torch = pytest.importorskip("torch", reason="needs torch")
+    return torch.as_tensor(x) * 2
 
 
 def measured(default, candidate):
@@ -151,7 +151,7 @@ def test_output_other_effect_is_wrong(default, candidate):
         lambda x: collections.Counter("aab"),
         lambda x: collections.defaultdict(list, a=[1.0]),
         lambda x: (x[:0].copy(), x * 2),
-        lambda x: torch.as_tensor(x).to_sparse(),
+        lambda x: tensor(x).to_sparse(),
         lambda x: pd.Series([1, pd.NA], dtype=object),
         lambda x: pd.cut(pd.Series(x[:, 0]), 3).value_counts(),
         lambda x: bytearray(b"ab"),
