@@ -59,7 +59,7 @@ def test_lists_of_kernels_do_not_import_triton(monkeypatch):
     names = [name for name in registered("kernels") if name.startswith(TRITON_PREFIX)]
     assert names
     for name in names:
-        finding = doctor._kernel(name, on_gpu=False)
+        finding = doctor._kernel(name, has_gpu=False)
         assert not finding.works
         assert "needs a GPU" in finding.note
 
