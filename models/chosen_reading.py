@@ -34,14 +34,17 @@ def choose_reading(
     sampled = np.random.default_rng(0).permutation(len(runs))[:MAX_ROWS]
     rows = runs.iloc[sampled].reset_index(drop=True)
     families = [ReadFamily(name, reading) for reading in possible_readings(rows)]
-    errors = [_held_out_error(f, rows, log_ms[sampled], problems[sampled]) for f in families]
-    if not errors:
+    if not families:
         return None
-    median_error = held_out_error(
-        log_ms[sampled],
-        problems[sampled],
-        lambda is_known, is_out: np.full(is_out.sum(), np.median(log_ms[sampled][is_known])),
-    )
+    log_ms = log_ms[sampled]
+    problems = problems[sampled]
+    errors = [_held_out_error(family, rows, log_ms, problems) for family in families]
+
+    # It must explain something, and not far less than the law that knows no names.
+    def median(is_known: np.ndarray, is_out: np.ndarray) -> np.ndarray:
+        return np.full(int(is_out.sum()), np.median(log_ms[is_known]))
+
+    median_error = held_out_error(log_ms, problems, median)
     limit = min(MAX_ERROR_RATIO * law.held_out_error, MAX_UNEXPLAINED * median_error)
     if not min(errors) < limit:
         return None

@@ -371,15 +371,7 @@ def _attention(
     problem = Problem(
         batch=part.batch, seq_len=part.new_tokens, prefix_len=part.context, heads=heads, **shape
     )
-    config = Configuration(format=formats.attention, kv_format=formats.kv)
-    return Operator(
-        "attention_prefill",
-        problem=problem,
-        count=count,
-        phase="prefill",
-        config=config,
-        name="attention",
-    )
+    return _of_prompts(problem, count, formats)
 
 
 @lru_cache(CACHE_SIZE)
@@ -521,12 +513,16 @@ def _compressed_attention(
         head_dim=dim,
         window=0,
     )
-    config = Configuration(format=formats.attention, kv_format=formats.kv)
+    return _of_prompts(problem, count, formats)
+
+
+def _of_prompts(problem: Problem, count: float, formats: Formats) -> Operator:
+    """Return the attention of prompts."""
     return Operator(
         "attention_prefill",
         problem=problem,
         count=count,
         phase="prefill",
-        config=config,
+        config=Configuration(format=formats.attention, kv_format=formats.kv),
         name="attention",
     )

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from foretune.support import files_named
 from foretune.support.identity import explain_unreadable, identify
 
 CONFIG = {"size": 64}
@@ -348,3 +349,14 @@ def test_identify_conjugated_tensor_is_another_layout():
     x = torch.zeros(3, dtype=torch.complex64)
 
     assert identify(x).digest != identify(x.conj()).digest
+
+
+def test_large_file_changed_in_the_middle_is_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(files_named, "_WHOLE_BYTES", 4)
+    path = tmp_path / "weights.bin"
+    marks = set()
+    for middle, time_ns in ((b"abcdef", 10**18), (b"ABCDEF", 2 * 10**18)):
+        path.write_bytes(b"0123" + middle + b"6789")
+        os.utime(path, ns=(time_ns, time_ns))
+        marks.add(files_named.content_of_file_named(str(path)))
+    assert len(marks) == 2

@@ -238,7 +238,7 @@ class _CampaignPlan:
         )
         per_problem = self.preset.random_configs + self.preset.guided_configs
         random_share = self.preset.random_configs / per_problem
-        done = collect_runs(
+        random_done = collect_runs(
             job.kernel,
             random_configs,
             job.cache,
@@ -255,7 +255,7 @@ class _CampaignPlan:
             problem: [Configuration(config) for config in configs]
             for problem, configs in zip(problems, folder.state["guided"], strict=True)
         }
-        promising = collect_runs(
+        promising_done = collect_runs(
             job.kernel,
             promising_configs,
             job.cache,
@@ -264,11 +264,12 @@ class _CampaignPlan:
             stage="profiling promising configurations of",
             max_seconds=(1 - random_share) * self.preset.profile_s,
         )
-        if skipped := done.skipped + promising.skipped:
+        skipped = random_done.skipped + promising_done.skipped
+        if skipped:
             planned = per_problem * len(problems)
             job.progress.say(
-                f"profiled {planned - skipped} of {planned} configurations: "
-                f"{self.preset.profile_s:g} s were over. A quieter machine measures more."
+                f"profiled {planned - skipped} of {planned} configurations: profiling reached its "
+                f"limit of {self.preset.profile_s:g} s; on a quieter machine it gets further"
             )
 
     def _promising_configs(self, log: RunLog) -> dict[Problem, list[Configuration]]:

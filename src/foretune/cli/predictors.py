@@ -114,7 +114,7 @@ def train(
     )
     runs = run_files.read_tables(files, csv_options, resumed)
     kernel_name = require_single_kernel(runs)
-    if resume is None or resumed is None:
+    if resumed is None:
         template = _new_predictor(context, kernel_name, work_of_key)
     else:
         template = resumed

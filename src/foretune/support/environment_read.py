@@ -43,7 +43,8 @@ def environment_read(function: FunctionType, variables: Mapping[str, Any]) -> En
         return read
     syntax = syntax_of(function)
     if syntax is None:  # a lambda, or code without a file
-        read.names = {c for c in function.__code__.co_consts if isinstance(c, str)}
+        texts = [*function.__code__.co_consts, *variables.values()]
+        read.names = {text for text in texts if isinstance(text, str)}
         read.is_complete = bool(read.names)
         return read
     _Visitor(read, variables).visit(syntax)

@@ -7,7 +7,8 @@ from functools import lru_cache
 MAX_PATH = 1024
 """Longer texts are no paths."""
 _WHOLE_BYTES = 1 << 24
-"""Of a larger file (16 MiB), the first and the last of so many bytes count, and its size."""
+"""Of a file of more than twice this (32 MiB), the first and the last so many bytes count, its size,
+and when it was changed: reading all of it takes too long."""
 
 
 def content_of_file_named(text: str) -> str:
@@ -29,6 +30,7 @@ def _digest(path: str, size: int, changed_at: int) -> str:
     with open(path, "rb") as file:
         digest.update(file.read(_WHOLE_BYTES))
         if size > 2 * _WHOLE_BYTES:
+            digest.update(str(changed_at).encode())
             file.seek(size - _WHOLE_BYTES)
         digest.update(file.read(_WHOLE_BYTES))
     return digest.hexdigest()[:16]
