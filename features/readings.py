@@ -5,7 +5,7 @@ a table has a name for each size of a family, the family is one `Reading` of the
 reading is right, if any, is decided by the runs (`foretune.models.chosen_reading`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -14,109 +14,8 @@ import pandas as pd
 
 from foretune.datasets.schema import columns_of
 from foretune.family import Cells, Cost, Family, Quantity
+from foretune.features.reading_templates import FORMAT_NAMES, TEMPLATES, Names, Template
 from foretune.registry import load
-
-FORMAT_NAMES = ("format", "dtype", "data_type", "datatype", "precision", "type")
-"""Names of columns with the format of the numbers, in lower case."""
-
-
-@dataclass(frozen=True)
-class Template:
-    """The names that hint at a family, in lower case.
-
-    Attributes:
-        family: name of the registered family.
-        called: what the operation is called in messages.
-        sizes: size of the family -> names that a table may give it.
-        optional: the same, of sizes that a table may lack.
-        settings: the same, of settings of the configuration.
-    """
-
-    family: str
-    called: str
-    sizes: Mapping[str, Sequence[str]]
-    optional: Mapping[str, Sequence[str]]
-    settings: Mapping[str, Sequence[str]]
-
-
-TOKENS = ("tokens", "num_tokens", "n_tokens", "ntokens", "nt")
-BATCH = ("batch", "batch_size", "batchsize", "b", "bs", "nbatch", "num_seqs")
-HEADS = ("heads", "num_heads", "n_heads", "nheads", "nhead", "num_attention_heads", "h")
-KV_HEADS = (
-    *("kv_heads", "num_kv_heads", "n_kv_heads", "num_key_value_heads", "nheads_k", "h_kv"),
-    *("hkv", "heads_kv"),
-)
-HEAD_DIM = ("head_dim", "headdim", "head_size", "d_head", "dim", "d", "hdim")
-SEQ_LEN = (
-    *("seq_len", "seqlen", "seq", "sequence_length", "isl", "prompt_len", "input_len", "s"),
-    *("seq_q", "seqlen_q", "q_len", "context_len", "context_length", "n_ctx", "n_prompt"),
-)
-KV_LEN = (
-    *("kv_len", "kvlen", "kv_seq_len", "seqlen_k", "seq_k", "kv_length", "cache_len", "step"),
-    *("past_len", *SEQ_LEN),
-)
-WINDOW = ("window", "window_size", "sliding_window")
-PRODUCT = {
-    "M": ("m", "rows", "num_rows", "n_rows", *TOKENS),
-    "N": ("n", "cols", "columns", "num_cols", "n_cols", "out_features", "output_size"),
-    "K": ("k", "inner", "in_features", "input_size", "reduction", "depth"),
-}
-ATTENTION = {"batch": BATCH, "heads": HEADS, "head_dim": HEAD_DIM}
-MESSAGE = {
-    "message_bytes": (
-        *("message_bytes", "message_size", "msg_size", "size_bytes", "nbytes", "num_bytes"),
-        *("bytes", "size", "message"),
-    ),
-    "devices": (
-        *("devices", "num_devices", "num_gpus", "n_gpus", "ngpus", "gpus", "world_size", "ranks"),
-        *("nranks", "num_ranks", "num_workers", "world"),
-    ),
-}
-
-TEMPLATES = (
-    Template("gemm", "a matrix product", PRODUCT, {"batch": BATCH}, {}),
-    Template(
-        "attention_prefill",
-        "attention over a prompt",
-        {**ATTENTION, "seq_len": SEQ_LEN},
-        {"kv_heads": KV_HEADS, "window": WINDOW},
-        {},
-    ),
-    Template(
-        "attention_decode",
-        "attention of one token each",
-        {**ATTENTION, "kv_len": KV_LEN},
-        {"kv_heads": KV_HEADS, "window": WINDOW},
-        {},
-    ),
-    Template(
-        "moe",
-        "a mixture of experts",
-        {
-            "tokens": ("m", *TOKENS),
-            "hidden": ("hidden", "hidden_size", "d_model", "model_dim", "n_embd"),
-            "intermediate": ("intermediate", "intermediate_size", "inter_size", "ffn_dim", "inter"),
-            "top_k": ("top_k", "topk", "num_experts_per_tok"),
-            "experts": ("experts", "num_experts", "n_experts", "e"),
-        },
-        {"distribution": ("distribution",)},
-        {"tp": ("tp", "moe_tp_size", "tp_size"), "ep": ("ep", "moe_ep_size", "ep_size")},
-    ),
-    Template(
-        "norm",
-        "an operation on rows",
-        {
-            "rows": ("rows", "m", "num_rows", "n_rows", *TOKENS, *BATCH),
-            "columns": (
-                *("columns", "cols", "n", "num_cols", "hidden", "hidden_size", "h", "dim", "d"),
-                *("n_embd", "d_model", "features"),
-            ),
-        },
-        {},
-        {},
-    ),
-    Template("all_reduce", "an exchange between devices", MESSAGE, {}, {}),
-)
 
 
 @dataclass(frozen=True)
@@ -131,40 +30,48 @@ class Reading:
 
     def __str__(self) -> str:
         """Return the reading in words: ``read as a matrix product: M = rows, …``."""
-        pairs = [f"{name} = {c.partition('.')[2]}" for name, c in self.columns.items()]
-        return f"read as {self.template.called}: {', '.join(pairs)}"
+        pairs = []
+        for name, column in self.columns.items():
+            _, _, short_name = column.partition(".")
+            pairs.append(f"{name} = {short_name}")
+        return f"read as {self.template.title}: {', '.join(pairs)}"
 
 
 def possible_readings(runs: pd.DataFrame) -> list[Reading]:
     """Return the readings whose sizes all have a name in ``runs``."""
-    by_name: dict[str, str] = {}
+    # Names count without case; of equal names, the problem's column goes first.
+    column_of_name: dict[str, str] = {}
     for column in [*columns_of(runs, "problem"), *columns_of(runs, "config")]:
-        by_name.setdefault(column.partition(".")[2].lower(), column)
+        _, _, short_name = column.partition(".")
+        column_of_name.setdefault(short_name.lower(), column)
+
     readings = []
     for template in TEMPLATES:
-        columns = _named_columns(template.sizes, by_name)
-        numbers_only = all(pd.api.types.is_numeric_dtype(runs[c]) for c in columns.values())
-        if len(columns) < len(template.sizes) or not numbers_only:
+        columns = _matching_columns(template.sizes, column_of_name)
+        is_complete = len(columns) == len(template.sizes)
+        are_numbers = all(pd.api.types.is_numeric_dtype(runs[c]) for c in columns.values())
+        if not is_complete or not are_numbers:
             continue
+
+        # Optional sizes and settings are looked for among the other columns.
         others = {**template.optional, **template.settings, "format": FORMAT_NAMES}
-        unused = {name: c for name, c in by_name.items() if c not in columns.values()}
-        columns |= _named_columns(others, unused)
+        used = set(columns.values())
+        unused = {name: column for name, column in column_of_name.items() if column not in used}
+        columns |= _matching_columns(others, unused)
         readings.append(Reading(template, columns))
     return readings
 
 
-def _named_columns(
-    wanted: Mapping[str, Sequence[str]], by_name: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the column of each wanted name; a column stands for one of them only."""
-    found: dict[str, str] = {}
-    for wanted_name, names in wanted.items():
-        column = next(
-            (by_name[n] for n in names if n in by_name and by_name[n] not in found.values()), None
-        )
-        if column is not None:
-            found[wanted_name] = column
-    return found
+def _matching_columns(names_of_size: Names, column_of_name: Mapping[str, str]) -> dict[str, str]:
+    """Return the column of each size that has one; a column stands for one size only."""
+    columns: dict[str, str] = {}
+    for size, names in names_of_size.items():
+        for name in names:
+            column = column_of_name.get(name)
+            if column is not None and column not in columns.values():
+                columns[size] = column
+                break
+    return columns
 
 
 class ReadFamily(Family):
@@ -205,13 +112,16 @@ class ReadFamily(Family):
 
     def _renamed(self, problem: Cells, config: Cells) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return problem and configuration with the family's names, beside other columns."""
-        settings = {*self.reading.template.settings, "format"}
         columns = self.reading.columns
         used = set(columns.values())
-        renamed_problem = {n: v for n, v in problem.items() if f"problem.{n}" not in used}
-        renamed_config = {n: v for n, v in config.items() if f"config.{n}" not in used}
+        renamed_problem = {n: cells for n, cells in problem.items() if f"problem.{n}" not in used}
+        renamed_config = {n: cells for n, cells in config.items() if f"config.{n}" not in used}
+
+        # A table may have a size among its settings, or the other way around.
+        settings = {*self.reading.template.settings, "format"}
         for name, column in columns.items():
             group, _, short_name = column.partition(".")
-            cells = problem if group == "problem" else config
-            (renamed_config if name in settings else renamed_problem)[name] = cells[short_name]
+            table_cells = problem if group == "problem" else config
+            family_cells = renamed_config if name in settings else renamed_problem
+            family_cells[name] = table_cells[short_name]
         return renamed_problem, renamed_config

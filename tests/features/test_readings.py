@@ -10,7 +10,8 @@ from foretune.datasets.plain_tables import plain_runs
 from foretune.features.arrays import Rows
 from foretune.features.families.attention import AttentionDecode
 from foretune.features.families.gemm import Gemm
-from foretune.features.readings import TEMPLATES, ReadFamily, possible_readings
+from foretune.features.reading_templates import TEMPLATES
+from foretune.features.readings import ReadFamily, possible_readings
 from foretune.features.roofline import row_cost
 from foretune.registry import registered
 
