@@ -15,6 +15,9 @@ SPACE = " "
 WIDE_SPACE = "  "
 """Two or more spaces between cells, which may have single ones."""
 
+UNNAMED_FIRST = ("\t", SPACE, WIDE_SPACE)
+"""Separators of tables whose header may lack the first name; a comma may also be a decimal one."""
+
 NAMES = {"\t": "tab", SPACE: "spaces", WIDE_SPACE: "spaces"}
 """Separators whose name is not the character."""
 
@@ -110,7 +113,8 @@ def _rows(text: str, separator: str) -> list[Row]:
     """Return the lines' cells; empty lines, and those that only draw the table, are left out."""
     if separator in _SPACES:
         lines = [line.strip() for line in text.splitlines()]
-        rows = [_SPACES[separator].split(line) for line in lines if not _is_drawn(line)]
+        split = (_SPACES[separator].split(line) for line in lines if not _is_drawn(line))
+        rows = [[_without_quotes(cell) for cell in cells] for cells in split]
     else:
         rows = _quoted_rows(text, separator)
     if separator == "|":
@@ -119,7 +123,25 @@ def _rows(text: str, separator: str) -> list[Row]:
 
     # Lines may end with separators that the header lacks.
     width = len(rows[0]) if rows else 0
-    return [cells if any(map(str.strip, cells[width:])) else cells[:width] for cells in rows]
+    rows = [cells if any(map(str.strip, cells[width:])) else cells[:width] for cells in rows]
+    return _with_row_numbers(rows) if separator in UNNAMED_FIRST else rows
+
+
+def _without_quotes(cell: str) -> str:
+    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
+    return cell[1:-1] if is_quoted else cell
+
+
+def _with_row_numbers(rows: list[Row]) -> list[Row]:
+    """Return rows whose header names all cells: R and pandas do not name the numbers of rows."""
+    width = len(rows[0]) if rows else 0
+    if len(rows) < 2 or any(len(cells) != width + 1 for cells in rows[1:]):
+        return rows
+    numbers = [cells[0].strip('" ') for cells in rows[1:]]
+    for first in (0, 1):
+        if numbers == [str(first + row) for row in range(len(numbers))]:
+            return [["", *rows[0]], *rows[1:]]
+    return rows
 
 
 def _quoted_rows(text: str, separator: str) -> list[Row]:
