@@ -323,8 +323,10 @@ class Prover:
         self, planned: Trial, best_config: Configuration | None, start_s: float
     ) -> PairedComparison:
         """Start the best setting and the plan's in turn."""
-        if best_config is None or best_config == planned.config or self.runner.url:
+        if best_config is None or best_config == planned.config:
             return NO_COMPARISON
+        if self.runner.url:
+            return PairedComparison((), "a running server has one setting")
         if not planned.ok:
             return PairedComparison((), "the plan's own setting did not serve")
 

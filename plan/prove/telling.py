@@ -164,7 +164,8 @@ def _best_lines(proof: Proof, settings: SettingSpace) -> list[str]:
     if proof.best_config == proof.planned.config:
         return ["no setting is better than the plan's own"]
     if proof.best is None:
-        return [f"best: {name}, by an earlier proof; not verified: it did not serve in this one"]
+        reason = proof.comparison.reason
+        return [f"best: {name}, by an earlier proof; not verified: {reason}"]
 
     lines = [f"best: {name}, {format_number(proof.gain)} × as good as the plan's own"]
     comparison = proof.comparison

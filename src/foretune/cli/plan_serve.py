@@ -293,7 +293,10 @@ def show(answered: Answer, output: Output, top: int) -> None:
 
 
 def to_json(answered: Answer) -> dict[str, Any]:
-    """Return the plan as the JSON object: rejected rows are ``screened``, the rest as named."""
+    """Return the JSON object of a plan.
+
+    ``screened`` are the rows of operator tables that were rejected, ``replayed`` the simulation.
+    """
     from foretune.plan.serve.plan_json import plan_to_json
 
     results = dict(plan_to_json(answered.plan, answered.commands))
