@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from foretune.collect.comparison import Rounds
+from foretune.collect.power import PowerMeter
 from foretune.collect.printed_output import PrintedOutput
 from foretune.collect.worker_process import START_TIMEOUT_S
 from foretune.errors import MeasurementError
@@ -28,6 +29,8 @@ MAX_BURSTS = 32
 """Largest number of bursts in a turn."""
 WARM_UP_MS = 5.0
 """Shorter calls run once before the first round of each process, untimed."""
+ENERGY_WINDOW_MS = 300.0
+"""Milliseconds of calls while the energy is metered: a counter moves about once in one of them."""
 CPU_SHARE = 0.5
 """Share of bursts that must have CPU times, so that these are used."""
 
@@ -170,6 +173,30 @@ class Session:
     def peak_memory(self, name: str) -> Rounds:
         """Return the peak memory of each process in one call, in MiB."""
         return self._single_values(name, "memory", "peak_mib")
+
+    def energy(self, name: str, plan: TurnPlan, meter: PowerMeter) -> Rounds:
+        """Return the energy of a call in each process, in millijoules.
+
+        It is all that the meter's device took while the calls ran, other load included.
+        """
+        failures = self._on_all("open", name=name)
+        bursts = max(1, round(ENERGY_WINDOW_MS / max(plan.calls * plan.call_ms, 1e-6)))
+        values = {}
+        seed = self._new_seed()
+        for role in self._shuffled():
+            if failures:
+                break
+            try:
+                with meter.window() as window:
+                    self._ask(role, "turn", calls=plan.calls, bursts=bursts, seed=seed)
+                values[role] = np.array([1e3 * window.joules / (plan.calls * bursts)])
+            except RequestFailed as e:
+                failures = {role: str(e)}
+        failures = failures or self._on_all("close")
+        if failures:
+            self._close_others(failures)
+            return Rounds({}, failures)
+        return Rounds(values)
 
     def outputs(self, name: str) -> dict[str, Any]:
         """Return the outputs of a call with the same seed, by role; raise RequestFailed."""
