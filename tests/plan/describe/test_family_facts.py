@@ -32,5 +32,5 @@ def test_qwen3_5_has_a_gate_on_attention_though_its_file_says_nothing():
 
 def test_hy_v4_is_refused_for_its_residual_streams():
     config = {**QWEN3_5, "model_type": "hy_v4", "architectures": ["HYV4ForCausalLM"]}
-    with pytest.raises(UsageError, match=r"with several residual streams .hy_v4. cannot be planned"):
+    with pytest.raises(UsageError, match="with several residual streams"):
         read_config(config, "it")
