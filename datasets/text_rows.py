@@ -173,7 +173,7 @@ def _without_borders(rows: Sequence[Row]) -> list[Row]:
 
 
 def _separator(text: str, where: object) -> str:
-    """Return the separator that splits every line as it splits the header."""
+    """Return the separator that splits the lines as it splits the header."""
     lines = (line for line in text.splitlines() if line.strip() and not _is_drawn(line.strip()))
     first_line = next(lines, "")
     candidates = [separator for separator in SEPARATORS if separator in first_line]
@@ -182,31 +182,45 @@ def _separator(text: str, where: object) -> str:
     if len(candidates) == 1:
         return candidates[0]
 
+    # 1. The separator splits every line as the header. If none does, lines may be short (a run that
+    # failed, a file that breaks off), but it splits one of them as the header.
     parsed = {separator: _rows(text, separator) for separator in candidates}
-    fitting = {
-        separator: rows
-        for separator, rows in parsed.items()
-        if len(rows[0]) > 1 and not is_too_long(rows) and min(map(len, rows)) == len(rows[0])
+    splitting = {
+        s: rows for s, rows in parsed.items() if len(rows[0]) > 1 and not is_too_long(rows)
     }
-    # Cells that another candidate would split again are no whole cells, unless they are numbers.
+    fitting = {s: rows for s, rows in splitting.items() if min(map(len, rows)) == len(rows[0])}
+    if not fitting:
+        fitting = {
+            separator: rows
+            for separator, rows in splitting.items()
+            if len(rows[0]) in map(len, rows[1:])
+        }
+
+    # 2. Cells that another candidate would split again are no whole cells, unless they are numbers.
     clean = [
         separator
         for separator, rows in fitting.items()
-        if not any(
-            other in cell
-            for row in rows[1:]
-            for cell in row
-            for other in candidates
-            if other != separator and plain_number(cell.strip(), COMMA) is None
-        )
+        if not _can_be_split(rows[1:], others=[c for c in candidates if c != separator])
     ]
     if len(clean) == 1:
         return clean[0]
     if not clean and len(fitting) == 1:
         return next(iter(fitting))
-    if COMMA in candidates and not fitting:
+
+    # Decimal commas without quotes: the reader says so when it refuses the lines' many cells.
+    if COMMA in candidates and not fitting and is_too_long(parsed[COMMA]):
         return COMMA
     raise _ambiguous(candidates, where)
+
+
+def _can_be_split(rows: Sequence[Row], others: Sequence[str]) -> bool:
+    """Whether a cell that is not a number has one of the ``others`` among separators."""
+    return any(
+        other in cell and plain_number(cell.strip(), COMMA) is None
+        for row in rows
+        for cell in row
+        for other in others
+    )
 
 
 def _spaces(text: str, where: object) -> str:

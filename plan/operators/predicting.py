@@ -97,7 +97,7 @@ def predict_operator(
 
     Args:
         operator: ``gemm``, ``attention``, ``mla``, ``experts``, ``norm``, ``softmax``,
-            ``elementwise``, ``all_reduce``, …: see `foretune.plan.operators.question.OPERATORS`.
+            ``elementwise``, ``all_reduce``, …: see `foretune.plan.operators.operator_specs`.
         on: any GPU's name, a measured system's (``h100_sxm``), or a device.
         sizes: sizes and formats by name, like ``{"M": 4096, …, "dtype": "fp8"}``; also as keywords.
         engine: ``vllm``, ``sglang`` or ``trtllm``, whose kernels are meant.
