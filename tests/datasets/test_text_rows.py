@@ -5,6 +5,32 @@ import pytest
 from foretune.datasets.importers.files import read_table
 from foretune.errors import RunTableError
 
+SQLITE = """
+┌─────┬─────────┐
+│  N  │ time_ms │
+├─────┼─────────┤
+│ 64  │ 1.5     │
+│ 128 │ 2.5     │
+└─────┴─────────┘
+"""
+RICH = """
+┏━━━━━┳━━━━━━━━━┓
+┃ N   ┃ time_ms ┃
+┡━━━━━╇━━━━━━━━━┩
+│ 64  │ 1.5     │
+│ 128 │ 2.5     │
+└─────┴─────────┘
+"""
+MYSQL = """
++-----+---------+
+| N   | time_ms |
++-----+---------+
+| 64  |     1.5 |
+| 128 |     2.5 |
++-----+---------+
+2 rows in set (0.00 sec)
+"""
+
 
 @pytest.mark.parametrize(
     "text",
@@ -17,7 +43,22 @@ from foretune.errors import RunTableError
 )
 def test_table_without_a_name_for_row_numbers_is_read(tmp_path, text):
     path = tmp_path / "runs.txt"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
+
+    table = read_table(path)
+
+    assert table["N"].tolist() == [64, 128]
+    assert table["time_ms"].tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [SQLITE, RICH, MYSQL],
+    ids=["SQLite", "Rich", "MySQL"],
+)
+def test_drawn_table_is_read(tmp_path, text):
+    path = tmp_path / "runs.txt"
+    path.write_text(text, encoding="utf-8")
 
     table = read_table(path)
 
@@ -36,7 +77,7 @@ def test_table_without_a_name_for_row_numbers_is_read(tmp_path, text):
 )
 def test_table_with_longer_lines_is_refused(tmp_path, text):
     path = tmp_path / "runs.txt"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(RunTableError):
         read_table(path)
 
@@ -50,12 +91,19 @@ def test_table_with_longer_lines_is_refused(tmp_path, text):
         ("runs.jsonl", 'INFO start\n{"N": 64, "time_ms": 1.5}\n', "its line 'INFO start' is none"),
         ("runs.jsonl", "[{'N': 64}]", "literal of Python"),
         ("runs.log", "# nThread 1 nGpus 8 minBytes 8\n#\n", "nccl-tests"),
+        ("bench.txt", "goos: linux\nBenchmarkA/64-8  100  1500000 ns/op\n", "go test -bench"),
+        ("polars.txt", "shape: (1, 1)\n┌───┐\n│ N │\n└───┘\n", "Polars"),
+        (
+            "torch.txt",
+            "----  ----\n  Name    Self CPU %\n----  ----\n  mm  50.0%\n",
+            "torch.profiler",
+        ),
         ("time.txt", '\tCommand being timed: "./a"\n\tUser time: 0.0\n', "GNU time"),
     ],
 )
 def test_read_table_names_other_text(tmp_path, name, text, words):
     path = tmp_path / name
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(RunTableError) as refusal:
         read_table(path)
     assert words in str(refusal.value)
