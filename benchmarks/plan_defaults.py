@@ -44,7 +44,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     published = {name: float(size) for name, _, size in (p.partition("=") for p in given.published)}
 
-    columns = [*shipped_rows("models.csv")[0], "source", "published"]
+    columns = list(shipped_rows("models.csv")[0])
     rows = []
     left_out = []
     for family, config_class in sorted(transformers.CONFIG_MAPPING.items()):

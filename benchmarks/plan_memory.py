@@ -33,6 +33,8 @@ from foretune.plan.describe.model_catalog import describe_model
 ROOMS = Path(__file__).with_name("kv_rooms.json")
 FITTED = "llm-d-planner"
 """Source of the rooms to which the constants were fitted."""
+NO_ADDRESS = "no address"
+"""Begins the source of a figure that was found quoted, without the address of its log."""
 STEP_TOKENS = 8192
 
 
@@ -43,11 +45,18 @@ def main() -> None:
     _print_rooms(rooms)
     print()
     weights_errors = _print_weights(data)
-    errors = [*(100 * rooms["off"]), *weights_errors]
+    errors = np.array([*(100 * rooms["off"]), *weights_errors])
+    sources = [*rooms["source"], *(row["source"] for row in data["weights"])]
+    has_address = np.array([not source.startswith(NO_ADDRESS) for source in sources])
+    _print_summary("all", errors)
+    _print_summary("with an address", errors[has_address])
+
+
+def _print_summary(title: str, errors: np.ndarray) -> None:
     mean = np.abs(errors).mean()
     print(
-        f"\nall: {len(errors)} figures, mean |error| {mean:.2f} %, too much room by at most "
-        f"{max(errors):.1f} %"
+        f"\n{title}: {len(errors)} figures, mean |error| {mean:.2f} %, too much room by at most "
+        f"{errors.max():.1f} %"
     )
 
 

@@ -82,6 +82,11 @@ _PRINTED = {
     r"\A(---\s*\n)?- \w+: ": "YAML: save the table as CSV",
     r"^# +nThread \d+ nGpus \d+": "what nccl-tests prints: save its columns size and time as CSV",
     r"^\tCommand being timed: ": "what GNU time -v prints: write the times as CSV",
+    r"^ +Name +Self C(PU|UDA) %": "what torch.profiler prints: save the trace with "
+    "export_chrome_trace, and give --format torch-profiler",
+    r"\A<torch\.utils\.benchmark": "what torch.utils.benchmark prints: write its median as CSV",
+    r"^Benchmark\S+\s+\d+\s+[\d.]+ ns/op": "what go test -bench prints: write its times as CSV",
+    r"\Ashape: \(\d+, \d+\)": "what Polars prints: write the table with write_csv",
     r"^ *Problem ID: \d": "what CUTLASS's profiler prints: run it with --output=FILE.csv",
     r"^Benchmark \d+: .*\r?\n +Time \(mean": "what hyperfine prints: run it with --export-csv FILE",
     r"^-+ benchmark.*: \d+ tests": "what pytest-benchmark prints: run it with "
@@ -175,6 +180,12 @@ _HEADERS = {
         "training_iteration",
         "time_this_iter_s",
     ): "a table of Ray Tune, whose times are those of the trial (--map time_ms=METRIC*FACTOR)",
+    (
+        "timeMs",
+        "averageMs",
+    ): "a profile of trtexec, whose timeMs is a sum (--map time_ms=averageMs)",
+    ("objective", "elapsed_sec"): "a table of ytopt, whose elapsed_sec is the time since the start "
+    "(--map time_ms=objective*1000)",
 }
 """Columns -> the tool that wrote the table."""
 
@@ -196,7 +207,7 @@ def require_text_table(data: bytes) -> None:
     start = data.removeprefix(b"\xef\xbb\xbf").lstrip()
     if begins_like_json(data):
         raise ValueError(f"it is {_json_kind(start)}")
-    if start[:1] == b"<":
+    if start[:1] == b"<" and not start.startswith(b"<torch."):
         raise ValueError("it is HTML or XML: save the table as CSV")
 
 

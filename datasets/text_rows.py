@@ -25,7 +25,12 @@ _EXCEL_SEPARATOR = re.compile(r"sep=(.)\r?\n")
 _CONFLICT = re.compile(r"^<{7} .*?^={7}\r?$.*?^>{7} ", re.MULTILINE | re.DOTALL)
 _DRAWN_LINE = re.compile(r"[\s|+:=-]*-{3,}[\s|+:=-]*")
 """The line below the header in Markdown, and the borders that databases draw."""
-_COUNT_OF_ROWS = re.compile(r"\(\d+ rows?\)")
+_COUNT_OF_ROWS = re.compile(r"\(\d+ rows?\)|\d+ rows? in set\b.*")
+"""What psql and MySQL print below a table."""
+_VERTICAL_LINES = "│┃┆║"
+_OTHER_LINES = "─━═┄┈┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋┡┩╇┢┪╈╞╡╪╔╗╚╝╠╣╦╩╬"
+_BOXES = str.maketrans({**dict.fromkeys(_VERTICAL_LINES, "|"), **dict.fromkeys(_OTHER_LINES, "-")})
+"""Characters that draw a table: those between cells, and those of borders."""
 _SPACES = {SPACE: re.compile(r"\s+"), WIDE_SPACE: re.compile(r"\s{2,}|\t")}
 
 Row = list[str]
@@ -54,7 +59,7 @@ def split_rows(text: str, *, separator: str | None, where: object) -> TextRows:
         text = text[excel.end() :]
         separator = separator or excel[1]
 
-    text, comments = _without_comments(text)
+    text, comments = _without_comments(text.translate(_BOXES))
     found = separator or _separator(text, where)
     rows = _rows(text, found)
     ends_with_line = not text or text[-1] in "\r\n"

@@ -133,6 +133,9 @@ def _named_model(name: str) -> ModelDescription:
         return _read_cached(cached)
 
     parts = parse_name(name)
+    same = _look_up(name, _publication) if "/" in name else None
+    if same is not None:
+        return same
     if parts.refused:
         raise UsageError(
             f"{name}: checkpoints in {parts.refused} cannot be planned yet: plan the unquantized "
@@ -148,6 +151,14 @@ def _named_model(name: str) -> ModelDescription:
     if _package() is None and not similar_names(name, known):
         raise MissingExtra("aiconfigurator_core", "llm", f"describing {name} without its folder")
     raise UnknownModel(name, known)
+
+
+def _publication(name: str) -> str:
+    """Return what a checkpoint's publisher may spell in several ways: Meta-Llama-3.1, Llama-3.1."""
+    publisher, _, _ = name.lower().rpartition("/")
+    parts = parse_name(name)
+    formats = f"{parts.weights} {parts.cache}"
+    return f"{publisher}/{parts.architecture} {sorted(parts.releases)} {formats}"
 
 
 def _look_up(name: str, normalize: Callable[[str], str]) -> ModelDescription | None:
@@ -171,6 +182,8 @@ def _with_requested_name(model: ModelDescription, name: str, found: str) -> Mode
     """Return ``model`` in the format that ``name`` contains; in 16 bits if only ``found`` does."""
     if name.lower() == found.lower():
         return model
+    if _publication(name) == _publication(found):
+        return replace(model, name=name)
     wanted = parse_name(name)
     known = parse_name(found)
     if wanted.releases - known.releases:  # later releases may read longer prompts

@@ -44,6 +44,10 @@ FORMAT_DETAILS = (
     "a",
     "qad",
     "qat",
+    "sym",
+    "asym",
+    "inc",
+    "unquantized",
 )
 """Words beside a format."""
 TRAINING_WORDS = (
@@ -57,8 +61,11 @@ TRAINING_WORDS = (
     "preview",
     "reasoning",
     "exp",
+    "abliterated",
 )
 """Words of training or publication, which do not change the architecture."""
+UNVERSIONED = ("abliterated",)
+"""Words of training whose versions have the same architecture."""
 SIZE_WORDS = {
     "nano",
     "tiny",
@@ -92,6 +99,9 @@ _WEIGHTS_ACTIVATIONS = re.compile(r"w(?P<weights>\d)a(?P<activations>fp8|\d+)")
 _BITS = re.compile(r"(?:int)?(?P<bits>[2-8])-?bit|int(?P<int>[2-8])")
 _GGUF = re.compile(r"(?:^|[-_.:])i?q\d_(?:k|\d|x|m|s|nl)")
 """Formats of llama.cpp: Q4_K_M, IQ3_XXS, Q8_0."""
+_GGUF_WORDS = re.compile(r"[-_.:]i?q\d_\w+")
+_VERSION = re.compile(r"v\d+")
+"""Behind a format, it counts the publications of a checkpoint."""
 _GROUP = re.compile(r"g(?P<after>\d+)|(?P<before>\d+)g")
 _FORMATS_OF_BITS = {
     ("4", "16"): "int4_wo",
@@ -130,7 +140,7 @@ def parse_name(name: str) -> ModelName:
     publisher, _, own_name = name.lower().rpartition("/")
     words = _words(own_name)
     format_words = {word for word in words if _is_of_format(word)}
-    if not format_words - set(FORMAT_DETAILS):
+    if not format_words - set(FORMAT_DETAILS) and "unquantized" not in words:
         format_words &= {"dynamic", "static", "quantized"}
     kept = [word for word in words if word not in format_words and word not in TRAINING_WORDS]
     architecture = [word for word in kept if not _RELEASE.fullmatch(word)]
@@ -146,6 +156,8 @@ def parse_name(name: str) -> ModelName:
 
 def _refused(own_name: str, words: Sequence[str]) -> str:
     """Return a format in a name that cannot be planned; empty if there is none."""
+    if "unquantized" in words:
+        return ""
     for word in words:
         if word in REFUSED_WORDS:
             return REFUSED_WORDS[word]
@@ -163,12 +175,19 @@ def format_in_name(name: str) -> str:
 
 def _words(own_name: str) -> list[str]:
     """Return the words of a name without its publisher."""
-    text = re.sub(r"[_\s]+", "-", own_name).replace("quantized.", "quantized-")
+    text = _GGUF_WORDS.sub("", own_name)
+    text = re.sub(r"[_\s]+", "-", text).replace("quantized.", "quantized-")
     # 4-bit and mxfp4-a-fp8 are one word each.
     text = re.sub(r"(\d)-bit\b", r"\1bit", text)
     text = re.sub(r"\bw-?mxfp4-?a-?mxfp4", "w4a4mxfp4", text)
     text = re.sub(r"\bw-?mxfp4-?a-?fp8", "w4a8mxfp4", text)
-    return [word for word in text.split("-") if word]
+    words = [word for word in text.split("-") if word]
+    is_of_format = [_is_of_format(word) or word in UNVERSIONED for word in words]
+    return [
+        word
+        for i, word in enumerate(words)
+        if not (i and is_of_format[i - 1] and _VERSION.fullmatch(word))
+    ]
 
 
 def _is_of_format(word: str) -> bool:
