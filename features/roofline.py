@@ -143,7 +143,7 @@ def with_rates(family: Family | None, rows: Rows) -> Rows:
     A row without any rate gets the specs of the known device of its name, else those of a generic
     CPU or GPU with a `DataWarning`. Values that a row has are kept. Unnamed devices stay without
     rates if the cost is the user's. If the family was only read from names, generic rates need no
-    warning: nobody said that it has a roofline.
+    warning: the user did not say that it has a roofline.
     """
     if family is None or "device" not in rows:
         return rows

@@ -2,8 +2,8 @@
 
 Boosted trees (or a forest) on the features come first. Where most rows have measured neighbors, a
 second model corrects the interpolation between them; elsewhere a smooth model fits the features.
-The interpolation and the unit (0 on this scale) are experts without a model. If nothing is known of
-the kernel's work, a learned law has experts of its own (`foretune.models.law_experts`).
+The interpolation and the unit (0 on this scale) are experts without a model. Without knowledge of
+the kernel's work, a learned law has separate experts (`foretune.models.law_experts`).
 `foretune.models.stack` weights them.
 """
 

@@ -61,7 +61,7 @@ MIN_SMOOTH_ROWS = 40
 MAX_SMOOTH_ROWS = 3000
 """Sizes of tables with a smooth expert."""
 MIN_OCTAVES_BEYOND = 0.25
-"""Rows that are this far beyond the frontier have weights and widths of their own."""
+"""Rows that are this far beyond the frontier have separate weights and widths."""
 CARD_FILE = "target.json"
 NEIGHBORS_FILE = "neighbors.npz"
 INTERVAL_FILE_STEM = "spread"
@@ -209,7 +209,7 @@ class TargetModel:
         errors = true_value - cross_fitted
 
         # 9. The interval must hold for any measurement of a run, not only for the newest one. The
-        # draws have a generator of their own: they do not depend on the steps before.
+        # draws have a separate generator: they do not depend on the steps before.
         if repeats is not None:
             measured_rows = sampled_rows[held_out.rows]
             errors += repeats.draw(measured_rows, rng=np.random.default_rng(self.seed))

@@ -81,7 +81,7 @@ class SurrogateSearcher(Searcher):
         """The measured configurations so far: the used ones, and those left out if there are too
         many (`subsample_measurements`)."""
         self._count_at_conditioning = 0
-        """Number of measurements when the process was last conditioned anew."""
+        """Number of measurements when the process was last conditioned on all of them."""
         self._refresh_pool()
 
     def _read_prior(self) -> None:
@@ -273,14 +273,14 @@ class SurrogateSearcher(Searcher):
         self._read_indices.update(new)
 
         # The first time, start from nothing; start again if a measured configuration is not in the
-        # pool, and if there are so many more measurements that the process is to be refitted.
+        # pool, and if there are enough new measurements to refit the process.
         in_pool = np.isin(list(self.observed), self._pool).all()
         has_grown = len(self.observed) >= REFIT_FACTOR * self._count_at_conditioning
         if self._loss_posterior is None or not in_pool or has_grown:
             self._loss_posterior = self._condition_anew()
             return
 
-        # Adding measurements is cheaper than conditioning the process anew.
+        # Adding measurements is cheaper than conditioning the process on all of them.
         if new:
             self._loss_posterior.add(self._points(np.array(new)))
             self._used_indices += new

@@ -48,7 +48,7 @@ OUTPUT_CHECK_SHARE = 1 / 3
 BURST_S = 0.004
 """Calls are timed together until the reference takes as long: asking then takes a small share."""
 MAX_BURST = 256
-"""Largest number of calls that are timed together, each with inputs of its own."""
+"""Largest number of calls that are timed together, each with other inputs."""
 MAX_BURST_BYTES = 1 << 26
 """Largest size of all inputs of the calls that are timed together."""
 OVERHEAD_SAMPLES = 9
@@ -418,7 +418,7 @@ class JudgeBenchmark:
         )
 
     def _calls_per_burst(self, problem: Problem) -> int:
-        """Return how many calls take the reference `BURST_S`; each gets inputs of its own."""
+        """Return how many calls take the reference `BURST_S`; each gets other inputs."""
         largest = min(MAX_BURST, max(1, MAX_BURST_BYTES // max(1, self._input_bytes)))
         asking_s = self._asking_s(problem)
         calls = 1

@@ -134,7 +134,7 @@ class Prover:
         runner: starts and loads servers.
         predictor: predicts settings; it is corrected.
         requirements: limits and goal.
-        plan_promises: load -> what the plan promised of its own setting.
+        plan_promises: load -> what the plan promised for its setting.
         budget: of the proof.
         subject: names the work in the store.
         store: keeps every trial.
