@@ -140,7 +140,8 @@ class _State(Generic[C]):
         return tuple(start)
 
     def _propose(self, n: int) -> list[C]:
-        start, self.queue = self.queue[:n], self.queue[n:]
+        start = self.queue[:n]
+        self.queue = self.queue[n:]
         while len(start) < n and (asked := self.searcher.ask(n - len(start))):
             start += [item for item in asked if item not in self.queued]
         return start

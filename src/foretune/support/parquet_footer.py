@@ -51,7 +51,8 @@ class _Thrift:
     """Data in Thrift's compact protocol, read from byte ``at`` on."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+        self.data = data
+        self.at = 0
 
     def varint(self) -> int:
         value = shift = 0
