@@ -18,7 +18,8 @@ from foretune.kernel import WrongResult
 from foretune.space import Configuration
 
 PROBLEM = Toy().problem(n=100)
-FAST, SLOW = config(), config(work=2)
+FAST = config()
+SLOW = config(work=2)
 
 
 class Doubling(Toy):
@@ -27,7 +28,8 @@ class Doubling(Toy):
     tolerance = 1e-9
 
     def __init__(self):
-        self.calls, self.built = [], []
+        self.calls = []
+        self.built = []
 
     def build(self, problem, config, inputs):
         self.built.append(config)
@@ -69,7 +71,8 @@ def test_comparison_new_inputs_per_call_and_new_order_per_round(monkeypatch):
     kernel = Doubling()
     compare(kernel, FAST, SLOW)
     calls = kernel.calls[6:]  # each was built and checked
-    untimed, timed = calls[::2], calls[1::2]
+    untimed = calls[::2]
+    timed = calls[1::2]
     values = [x for _, x in timed]
     assert len(set(values)) == len(timed) == 12 * 3, "no contender gets the inputs of another"
     assert [x for _, x in untimed[1:]] == values[:-1], "the untimed call before had earlier inputs"
@@ -78,7 +81,8 @@ def test_comparison_new_inputs_per_call_and_new_order_per_round(monkeypatch):
 
 
 def test_comparison_kept_result_of_other_contender_is_useless():
-    kept, hits = {}, []
+    kept = {}
+    hits = []
 
     class Shared(Doubling):
         def build(self, problem, config, inputs):
@@ -349,7 +353,8 @@ class Elsewhere(Spinning):
     """Computes in another thread, which costs this one next to nothing."""
 
     def build(self, problem, config, inputs):
-        honest, pool = super().build(problem, config, inputs), ThreadPoolExecutor(1)
+        honest = super().build(problem, config, inputs)
+        pool = ThreadPoolExecutor(1)
         return lambda: pool.submit(honest).result()
 
 
@@ -403,7 +408,8 @@ def in_threads(x, threads=1):
 
 def test_rounds_say_how_much_runs_in_other_threads():
     kernel = FunctionKernel(in_threads, {"threads": [1, 2]}, (np.ones(200_000),))
-    alone, shared = Configuration(threads=1), Configuration(threads=2)
+    alone = Configuration(threads=1)
+    shared = Configuration(threads=2)
 
     rounds = compare(kernel, alone, shared, problem=kernel.problem())
 

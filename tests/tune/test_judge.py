@@ -29,7 +29,8 @@ from foretune.tune.results import Comparison, NoiseEstimate
 CHEATS = Path(cheats.__file__)
 PROBLEMS = [{"n": 64}, {"n": 48}]
 PROBLEM = Problem(PROBLEMS[0])
-LOOKS, CLOCK_NOISE_MS = module.LOOKS, module.CLOCK_NOISE_MS
+LOOKS = module.LOOKS
+CLOCK_NOISE_MS = module.CLOCK_NOISE_MS
 
 
 @pytest.fixture(autouse=True)
