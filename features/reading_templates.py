@@ -1,36 +1,36 @@
-"""Names of sizes in strangers' tables, by the family that they hint at.
-
-All names are in lower case. Where several fit a size, the first one in a list counts.
-"""
+"""Names of sizes in strangers' tables, by the family that they hint at."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-Names = Mapping[str, Sequence[str]]
-"""Size of a family -> names that a table may give it."""
+FORMAT = {"format": ("format", "dtype", "data_type", "datatype", "precision", "type")}
+"""A setting of every family: the format of the numbers."""
+TEXTS = ("format", "distribution")
+"""Sizes and settings that may be texts; the others must be numbers."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Template:
-    """The names that hint at a family, in lower case.
+    """The names that hint at a family.
+
+    The names of a size or a setting are in lower case, the first ones count first. A column stands
+    for one size only, the first in the order of the template.
 
     Attributes:
         family: name of the registered family.
-        title: what the operation is called in messages.
-        sizes: names of the sizes that a table must have.
-        optional: names of sizes that a table may lack.
-        settings: names of settings of the configuration, which a table may lack.
+        called: what the operation is called in messages.
+        sizes: size of the family -> names that a table may give it.
+        optional: the same, of sizes that a table may lack.
+        settings: the same, of settings of the configuration; a table may lack them.
     """
 
     family: str
-    title: str
-    sizes: Names
-    optional: Names = field(default_factory=dict)
-    settings: Names = field(default_factory=dict)
+    called: str
+    sizes: Mapping[str, Sequence[str]]
+    optional: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    settings: Mapping[str, Sequence[str]] = field(default_factory=lambda: FORMAT)
 
 
-FORMAT_NAMES = ("format", "dtype", "data_type", "datatype", "precision", "type")
-"""Names of columns with the format of the numbers."""
 TOKENS = ("tokens", "num_tokens", "n_tokens", "ntokens", "nt")
 BATCH = ("batch", "batch_size", "batchsize", "b", "bs", "nbatch", "num_seqs")
 HEADS = ("heads", "num_heads", "n_heads", "nheads", "nhead", "num_attention_heads", "h")
@@ -48,70 +48,60 @@ KV_LEN = (
     *("past_len", *SEQ_LEN),
 )
 WINDOW = ("window", "window_size", "sliding_window")
+PRODUCT = {
+    "M": ("m", "rows", "num_rows", "n_rows", *TOKENS),
+    "N": ("n", "cols", "columns", "num_cols", "n_cols", "out_features", "output_size"),
+    "K": ("k", "inner", "in_features", "input_size", "reduction", "depth"),
+}
 ATTENTION = {"batch": BATCH, "heads": HEADS, "head_dim": HEAD_DIM}
-"""Sizes that attention has in both phases."""
+MESSAGE = {
+    "message_bytes": (
+        *("message_bytes", "message_size", "msg_size", "size_bytes", "nbytes", "num_bytes"),
+        *("bytes", "size", "message"),
+    ),
+    "devices": (
+        *("devices", "num_devices", "num_gpus", "n_gpus", "ngpus", "gpus", "world_size", "ranks"),
+        *("nranks", "num_ranks", "num_workers", "world"),
+    ),
+}
 
-MATRIX_PRODUCT = Template(
-    family="gemm",
-    title="a matrix product",
-    sizes={
-        "M": ("m", "rows", "num_rows", "n_rows", *TOKENS),
-        "N": ("n", "cols", "columns", "num_cols", "n_cols", "out_features", "output_size"),
-        "K": ("k", "inner", "in_features", "input_size", "reduction", "depth"),
-    },
-    optional={"batch": BATCH},
+TEMPLATES = (
+    Template("gemm", "a matrix product", PRODUCT, {"batch": BATCH}),
+    Template(
+        "attention_prefill",
+        "attention over a prompt",
+        {**ATTENTION, "seq_len": SEQ_LEN},
+        {"kv_heads": KV_HEADS, "window": WINDOW},
+    ),
+    Template(
+        "attention_decode",
+        "attention of one token each",
+        {**ATTENTION, "kv_len": KV_LEN},
+        {"kv_heads": KV_HEADS, "window": WINDOW},
+    ),
+    Template(
+        "moe",
+        "a mixture of experts",
+        {
+            "tokens": ("m", *TOKENS),
+            "hidden": ("hidden", "hidden_size", "d_model", "model_dim", "n_embd"),
+            "intermediate": ("intermediate", "intermediate_size", "inter_size", "ffn_dim", "inter"),
+            "top_k": ("top_k", "topk", "num_experts_per_tok"),
+            "experts": ("experts", "num_experts", "n_experts", "e"),
+        },
+        {"distribution": ("distribution",)},
+        {"tp": ("tp", "moe_tp_size", "tp_size"), "ep": ("ep", "moe_ep_size", "ep_size"), **FORMAT},
+    ),
+    Template(
+        "norm",
+        "an operation on rows",
+        {
+            "rows": ("rows", "m", "num_rows", "n_rows", *TOKENS, *BATCH),
+            "columns": (
+                *("columns", "cols", "n", "num_cols", "hidden", "hidden_size", "h", "dim", "d"),
+                *("n_embd", "d_model", "features"),
+            ),
+        },
+    ),
+    Template("all_reduce", "an exchange between devices", MESSAGE),
 )
-PREFILL = Template(
-    family="attention_prefill",
-    title="attention over a prompt",
-    sizes={**ATTENTION, "seq_len": SEQ_LEN},
-    optional={"kv_heads": KV_HEADS, "window": WINDOW},
-)
-DECODE = Template(
-    family="attention_decode",
-    title="attention of one token each",
-    sizes={**ATTENTION, "kv_len": KV_LEN},
-    optional={"kv_heads": KV_HEADS, "window": WINDOW},
-)
-EXPERTS = Template(
-    family="moe",
-    title="a mixture of experts",
-    sizes={
-        "tokens": ("m", *TOKENS),
-        "hidden": ("hidden", "hidden_size", "d_model", "model_dim", "n_embd"),
-        "intermediate": ("intermediate", "intermediate_size", "inter_size", "ffn_dim", "inter"),
-        "top_k": ("top_k", "topk", "num_experts_per_tok"),
-        "experts": ("experts", "num_experts", "n_experts", "e"),
-    },
-    optional={"distribution": ("distribution",)},
-    settings={
-        "tp": ("tp", "moe_tp_size", "tp_size"),
-        "ep": ("ep", "moe_ep_size", "ep_size"),
-    },
-)
-ROW_OPERATION = Template(
-    family="norm",
-    title="an operation on rows",
-    sizes={
-        "rows": ("rows", "m", "num_rows", "n_rows", *TOKENS, *BATCH),
-        "columns": (
-            *("columns", "cols", "n", "num_cols", "hidden", "hidden_size", "h", "dim", "d"),
-            *("n_embd", "d_model", "features"),
-        ),
-    },
-)
-EXCHANGE = Template(
-    family="all_reduce",
-    title="an exchange between devices",
-    sizes={
-        "message_bytes": (
-            *("message_bytes", "message_size", "msg_size", "size_bytes", "nbytes", "num_bytes"),
-            *("bytes", "size", "message"),
-        ),
-        "devices": (
-            *("devices", "num_devices", "num_gpus", "n_gpus", "ngpus", "gpus", "world_size"),
-            *("ranks", "nranks", "num_ranks", "num_workers", "world"),
-        ),
-    },
-)
-TEMPLATES = (MATRIX_PRODUCT, PREFILL, DECODE, EXPERTS, ROW_OPERATION, EXCHANGE)

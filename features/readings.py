@@ -1,11 +1,13 @@
 """What an unknown kernel may be, by the names of its sizes.
 
-A stranger's table has columns such as ``rows``, ``num_tokens`` or ``isl``. Such names are hints: if
-a table has a name for each size of a family, the family is one `Reading` of the table. Which
-reading is right, if any, is decided by the runs (`foretune.models.chosen_reading`).
+A stranger's table has columns such as ``rows``, ``num_tokens`` or ``isl``. Such names are hints. A
+`Template` lists the names that a table may give to the sizes of a family; if the table has one for
+each size, the family with these columns is a `Reading` of the table. There may be several, because
+``n`` or ``h`` is a size of many families. Which of them is right, if any, is decided by the runs
+(`foretune.models.chosen_reading`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -14,7 +16,7 @@ import pandas as pd
 
 from foretune.datasets.schema import columns_of
 from foretune.family import Cells, Cost, Family, Quantity
-from foretune.features.reading_templates import FORMAT_NAMES, TEMPLATES, Names, Template
+from foretune.features.reading_templates import TEMPLATES, TEXTS, Template
 from foretune.registry import load
 
 
@@ -30,51 +32,56 @@ class Reading:
 
     def __str__(self) -> str:
         """Return the reading in words: ``read as a matrix product: M = rows, …``."""
-        pairs = []
-        for name, column in self.columns.items():
-            _, _, short_name = column.partition(".")
-            pairs.append(f"{name} = {short_name}")
-        return f"read as {self.template.title}: {', '.join(pairs)}"
+        pairs = [f"{size} = {column.partition('.')[2]}" for size, column in self.columns.items()]
+        return f"read as {self.template.called}: {', '.join(pairs)}"
 
 
 def possible_readings(runs: pd.DataFrame) -> list[Reading]:
     """Return the readings whose sizes all have a name in ``runs``."""
-    # Names count without case; of equal names, the problem's column goes first.
+    # A size is one of the problem: a column of the configuration counts only if no column of the
+    # problem has its name.
     column_of_name: dict[str, str] = {}
     for column in [*columns_of(runs, "problem"), *columns_of(runs, "config")]:
-        _, _, short_name = column.partition(".")
-        column_of_name.setdefault(short_name.lower(), column)
+        name = column.partition(".")[2].lower()
+        column_of_name.setdefault(name, column)
+    are_numbers = {
+        column: pd.api.types.is_numeric_dtype(runs[column]) for column in column_of_name.values()
+    }
 
     readings = []
     for template in TEMPLATES:
-        columns = _matching_columns(template.sizes, column_of_name)
-        is_complete = len(columns) == len(template.sizes)
-        are_numbers = all(pd.api.types.is_numeric_dtype(runs[c]) for c in columns.values())
-        if not is_complete or not are_numbers:
+        # Every size needs a column of numbers.
+        columns = _named_columns(template.sizes, column_of_name)
+        has_all_sizes = len(columns) == len(template.sizes)
+        if not has_all_sizes or not all(are_numbers[column] for column in columns.values()):
             continue
 
-        # Optional sizes and settings are looked for among the other columns.
-        others = {**template.optional, **template.settings, "format": FORMAT_NAMES}
-        used = set(columns.values())
-        unused = {name: column for name, column in column_of_name.items() if column not in used}
-        columns |= _matching_columns(others, unused)
+        # A name of an optional size may stand for something else: its texts are no sizes.
+        unused = {
+            n: column for n, column in column_of_name.items() if column not in columns.values()
+        }
+        others = _named_columns({**template.optional, **template.settings}, unused)
+        for size, column in others.items():
+            if size in TEXTS or are_numbers[column]:
+                columns[size] = column
         readings.append(Reading(template, columns))
     return readings
 
 
-def _matching_columns(names_of_size: Names, column_of_name: Mapping[str, str]) -> dict[str, str]:
-    """Return the column of each size that has one; a column stands for one size only."""
+def _named_columns(
+    names_of_size: Mapping[str, Sequence[str]], column_of_name: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the column of each size that has one; see `Template` for what comes first."""
     columns: dict[str, str] = {}
     for size, names in names_of_size.items():
-        for name in names:
-            column = column_of_name.get(name)
-            if column is not None and column not in columns.values():
-                columns[size] = column
-                break
+        candidates = [column_of_name[name] for name in names if name in column_of_name]
+        unused = [column for column in candidates if column not in columns.values()]
+        if unused:
+            columns[size] = unused[0]
     return columns
 
 
-class ReadFamily(Family):
+class RenamedFamily(Family):
     """A family whose sizes have other names in the table."""
 
     def __init__(self, name: str, reading: Reading) -> None:
@@ -111,17 +118,26 @@ class ReadFamily(Family):
         return cls(name, Reading(template, dict(data["columns"])))
 
     def _renamed(self, problem: Cells, config: Cells) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return problem and configuration with the family's names, beside other columns."""
-        columns = self.reading.columns
-        used = set(columns.values())
-        renamed_problem = {n: cells for n, cells in problem.items() if f"problem.{n}" not in used}
-        renamed_config = {n: cells for n, cells in config.items() if f"config.{n}" not in used}
+        """Return problem and configuration with the family's names, beside other columns.
 
-        # A table may have a size among its settings, or the other way around.
-        settings = {*self.reading.template.settings, "format"}
-        for name, column in columns.items():
-            group, _, short_name = column.partition(".")
-            table_cells = problem if group == "problem" else config
-            family_cells = renamed_config if name in settings else renamed_problem
-            family_cells[name] = table_cells[short_name]
+        A size becomes one of the problem, a setting one of the configuration, wherever the table
+        has it.
+        """
+        column_of_size = self.reading.columns
+        renamed_columns = set(column_of_size.values())
+        renamed_problem = {
+            name: cells
+            for name, cells in problem.items()
+            if f"problem.{name}" not in renamed_columns
+        }
+        renamed_config = {
+            name: cells for name, cells in config.items() if f"config.{name}" not in renamed_columns
+        }
+        for size, column in column_of_size.items():
+            group, _, name = column.partition(".")
+            cells = problem[name] if group == "problem" else config[name]
+            if size in self.reading.template.settings:
+                renamed_config[size] = cells
+            else:
+                renamed_problem[size] = cells
         return renamed_problem, renamed_config

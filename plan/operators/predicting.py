@@ -17,9 +17,9 @@ import numpy as np
 from foretune.device import Device, find_device_or_none, known_devices
 from foretune.device_names import BRANDS
 from foretune.errors import UnknownName, UsageError, require_known
-from foretune.plan.describe.any_system import split_count
 from foretune.plan.describe.catalog import resolve_system
 from foretune.plan.describe.formats import supported
+from foretune.plan.describe.machine_names import split_count
 from foretune.plan.describe.system import System
 from foretune.plan.operators.correction import Corrected, Correction, nearest_rows
 from foretune.plan.operators.measured_rows import MeasuredRows, table_rows, user_rows
