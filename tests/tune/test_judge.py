@@ -30,8 +30,7 @@ from foretune.tune.results import Comparison, NoiseEstimate
 CHEATS = Path(cheats.__file__)
 PROBLEMS = [{"n": 64}, {"n": 48}]
 PROBLEM = Problem(PROBLEMS[0])
-LOOKS = module.LOOKS
-CLOCK_NOISE_MS = module.CLOCK_NOISE_MS
+LOOKS, CLOCK_NOISE_MS = module.LOOKS, module.CLOCK_NOISE_MS
 
 
 @pytest.fixture(autouse=True)
