@@ -384,7 +384,7 @@ def _reusable_verification(
 ) -> StoredVerification | None:
     """Return the earlier verification if nothing has changed since; else None.
 
-    Other code, another device and other versions have choices of their own.
+    Other code, another device and other versions have other choices.
     """
     if previous_choice is None or verification_options.again:
         return None
