@@ -229,14 +229,20 @@ def assign(target: Any, source: Any) -> None:
 
 def assign_all(targets: Any, values: Any) -> bool:
     """Copy nested arrays into others, and return True; do nothing if the layouts differ."""
-    pairs = list(zip(leaves(targets), leaves(values), strict=False))
-    same_number = len(pairs) == len(list(leaves(values))) == len(list(leaves(targets)))
-    if not (same_number and all(_has_same_layout(*pair) for pair in pairs)):
+    if not have_same_layout(targets, values):
         return False
-    for target, value in pairs:
+    for target, value in zip(leaves(targets), leaves(values), strict=True):
         if is_array(target) and target is not value:
             assign(target, value)
     return True
+
+
+def have_same_layout(values: Any, others: Any) -> bool:
+    """Whether nested values have as many leaves, of equal classes, types and shapes."""
+    ours, theirs = list(leaves(values)), list(leaves(others))
+    if len(ours) != len(theirs):
+        return False
+    return all(map(_has_same_layout, ours, theirs))
 
 
 def _has_same_layout(one: Any, other: Any) -> bool:
