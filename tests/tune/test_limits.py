@@ -14,7 +14,7 @@ from foretune.errors import MeasurementError, MeterUnavailable, UsageError
 from foretune.objective import Limit, Objective
 from foretune.search.prior import prior_from_predictor
 from foretune.space import SearchSpace
-from foretune.tune import job, tune_problem
+from foretune.tune import job, tune_problem, tuner
 from foretune.tune.results import REJECTED, TuneResult
 
 KERNEL = Toy()
@@ -197,3 +197,19 @@ def test_predicted_violations_are_not_measured(metered_predictor):
     assert result.winner.config == config(work=2) == result.trace[0].config
     assert REJECTED not in [s.status for s in result.trace]
     assert tune(MeteredRunner(), **how).trace[0].config == config()
+
+
+@pytest.mark.usefixtures("metered")
+def test_limits_are_checked_after_waiting_for_idle_machine(monkeypatch):
+    events = []
+    monkeypatch.setattr(job.TuningJob, "wait_until_idle", lambda self: events.append("wait"))
+
+    class Noting(MeteredRunner):
+        def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+            is_limit_check = len(configs) == tuner.LIMIT_CHECK_RUNS
+            events.append("limit check" if is_limit_check else "search")
+            return super().run(kernel, problem, configs, incumbent_ms)
+
+    tune(Noting(), "power_w=50", budget=2)
+
+    assert events.index("limit check") > len(events) - 1 - events[::-1].index("wait")

@@ -95,9 +95,9 @@ def test_tune_problem_larger_budget_continues_search():
 def test_tune_problem_resumes_interrupted_search():
     killed = FakeRunner(interrupt_after=3)
     after = FakeRunner()
-    with pytest.raises(KeyboardInterrupt, match="3 new measurements kept; run the same"):
+    with pytest.raises(KeyboardInterrupt, match="after 3 measurements of this search: kept; run"):
         tune(killed)
-    with pytest.raises(KeyboardInterrupt, match="5 new measurements kept; run the same"):
+    with pytest.raises(KeyboardInterrupt, match="after 5 measurements of this search: kept; run"):
         tune(FakeRunner(interrupt_after=2))
     result = tune(after)
     assert [s.known for s in result.trace] == [True] * 5 + [False] * 3, "within one budget"
@@ -105,8 +105,32 @@ def test_tune_problem_resumes_interrupted_search():
     assert tune(FakeRunner()).measured == 0
 
 
+def test_tune_problem_resumes_interrupted_larger_search():
+    tune(FakeRunner())
+    with pytest.raises(KeyboardInterrupt, match="after 5 measurements of this search: kept"):
+        tune(FakeRunner(interrupt_after=5), budget=20)
+    with pytest.raises(KeyboardInterrupt, match="after 9 measurements of this search: kept"):
+        tune(FakeRunner(interrupt_after=4), budget=20)
+
+    rest = FakeRunner()
+    tune(rest, budget=20)
+
+    assert len(rest.measured) == 20 - 9
+
+
+def test_tune_problem_finished_search_ends_count_of_interrupted_one():
+    with pytest.raises(KeyboardInterrupt):
+        tune(FakeRunner(interrupt_after=3))
+    tune(FakeRunner())
+
+    larger = FakeRunner()
+    tune(larger, budget=20)
+
+    assert len(larger.measured) == 20, "the three are part of the search that ended"
+
+
 def test_tune_problem_interrupted_without_store_keeps_nothing():
-    with pytest.raises(KeyboardInterrupt, match="3 new measurements not kept"):
+    with pytest.raises(KeyboardInterrupt, match="after 3 measurements of this search: not kept"):
         tune(FakeRunner(interrupt_after=3), store=False)
 
 
