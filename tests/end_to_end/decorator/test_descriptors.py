@@ -116,7 +116,7 @@ def test_arguments_after_hook_leaves_memory_unchanged(described):
 def test_descriptors_of_other_types_are_other_problems(described):
     half, single = described(), described(torch.float32)
     plan = make_plan(["a", "b"], [], {}, tuple(half), {})
-    assert plan.key(tuple(half), {}) != plan.key(tuple(single), {})
+    assert plan.problem_key(tuple(half), {}) != plan.problem_key(tuple(single), {})
     kernel = foretune.autotune(configs(), key=["M", "N"], store=False)(triton.jit(add_one))
     with ReplayDriver(times, compile=False).active():
         kernel[grid](*half, 256, 256)

@@ -219,6 +219,31 @@ class TestFailures:
             warnings.simplefilter("error")
             assert call(kernel, device, tensors, 1024) == 0
 
+    @pytest.mark.parametrize(
+        ("options", "capturing", "consequence"),
+        [
+            ({"mode": "serve"}, False, "runs with its first configuration"),
+            ({}, True, "is captured with its first configuration"),
+            ({"mode": "online"}, False, "is tuned while the call waits"),
+        ],
+        ids=["serve", "capture", "online"],
+    )
+    def test_error_in_foretune_says_what_happens_instead(
+        self, device, tensors, monkeypatch, options, capturing, consequence
+    ):
+        from foretune.tune.triton import choice
+
+        def broken(self):
+            raise ZeroDivisionError("ours")
+
+        monkeypatch.setattr(choice.ChoiceRule, "stored_choice", broken)
+        device.device_interface.capturing = capturing
+        kernel = make(configs(64, 256), **options)
+        with pytest.warns(ForetuneWarning) as warned:
+            kernel[grid](*tensors, 1024)
+
+        assert str(warned[0].message).startswith(f"foretune.autotune of copy {consequence}: Zero")
+
     def test_slow_compilation_is_given_up(self, tensors):
         stop = threading.Event()
 
