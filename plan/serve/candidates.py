@@ -55,7 +55,7 @@ SECONDS_PER_HOUR = 3600
 def supported_formats(
     model: ModelDescription, system: System, caches: Sequence[str] = ()
 ) -> list[Formats]:
-    """Return the formats to plan: the checkpoint's, then those native to the GPU.
+    """Return the formats to plan: the checkpoint's, then those that the GPU computes natively.
 
     The checkpoint's formats come first, then the same with other usual caches. Weights wider than
     the checkpoint's are left out: they take more memory and gain nothing. Other formats as narrow
@@ -79,10 +79,10 @@ def supported_formats(
         if _is_worth_trying(weights, published, architecture)
         for kv in DEFAULT_CACHE_FORMATS
     ]
-    native = [formats for formats in others if formats.support(architecture) == "native"]
+    of_gpu = [formats for formats in others if formats.support(architecture) == "native"]
     if system.device.kind == "cpu" and published.weights == published.moe == "bf16":
-        native.append(CPU_FORMATS)
-    return list(dict.fromkeys([published, *published_variants, *native]))
+        of_gpu.append(CPU_FORMATS)
+    return list(dict.fromkeys([published, *published_variants, *of_gpu]))
 
 
 def _is_worth_trying(weights: str, published: Formats, architecture: str) -> bool:
