@@ -56,14 +56,16 @@ class ConvexStack:
         """Fit to the predictions of held-out rows."""
         errors = predictions.values - true_value[:, None]
         fixed = convex_weights(errors, row_weight)
-        return cls(fixed, beyond=_weights_beyond(errors, predictions.is_beyond, row_weight))
+        return cls(
+            fixed, beyond=_weights_beyond(errors, predictions.is_beyond_frontier, row_weight)
+        )
 
     def combine(self, predictions: ExpertPredictions) -> np.ndarray:
         """Return the weighted mean of each row."""
         combined = self._combine_inside(predictions)
         if self.beyond is None:
             return combined
-        return np.where(predictions.is_beyond, predictions.values @ self.beyond, combined)
+        return np.where(predictions.is_beyond_frontier, predictions.values @ self.beyond, combined)
 
     def _combine_inside(self, predictions: ExpertPredictions) -> np.ndarray:
         """Return the weighted mean of each row, as if none were beyond the measured problems."""
@@ -119,14 +121,14 @@ def fit_stack_by_row(
     """
     errors = predictions.values - true_value[:, None]
     is_new = predictions.is_new_device
-    is_known = ~is_new & ~predictions.is_beyond
-    beyond = _weights_beyond(errors, predictions.is_beyond, np.ones(len(errors)))
+    is_known = ~is_new & ~predictions.is_beyond_frontier
+    beyond = _weights_beyond(errors, predictions.is_beyond_frontier, np.ones(len(errors)))
 
     # Weights for rows of new devices, from the devices that were held out.
     enough_new = is_new.sum() >= MIN_ERROR_ROWS or not is_known.any()
     used = is_new if enough_new else is_known
     if not used.any():
-        used = predictions.is_beyond
+        used = predictions.is_beyond_frontier
     fixed = convex_weights(errors[used], row_weight=np.ones(used.sum()))
     if not is_new.any():
         # Weights of known devices may be wrong on a new one: go halfway to equal weights.
@@ -155,12 +157,12 @@ def load_stack(folder: Path) -> ConvexStack:
 
 
 def _weights_beyond(
-    errors: np.ndarray, is_beyond: np.ndarray, row_weight: np.ndarray
+    errors: np.ndarray, is_beyond_frontier: np.ndarray, row_weight: np.ndarray
 ) -> np.ndarray | None:
     """Return weights fitted to the rows beyond all measured problems; None if there are too few."""
-    if is_beyond.sum() < MIN_BEYOND_ROWS:
+    if is_beyond_frontier.sum() < MIN_BEYOND_ROWS:
         return None
-    return convex_weights(errors[is_beyond], row_weight[is_beyond])
+    return convex_weights(errors[is_beyond_frontier], row_weight[is_beyond_frontier])
 
 
 def convex_weights(errors: np.ndarray, row_weight: np.ndarray) -> np.ndarray:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import stdtrit
 
 from foretune.collect.comparison import DEFAULT_REPEATED, MAX_ROUNDS_S, MIN_ROUNDS, Rounds
 from foretune.collect.machine_load import MachineLoad
@@ -24,6 +23,7 @@ from foretune.errors import MeasurementError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.ratio_interval import ratio_interval
 from foretune.tune.job import TuningJob
 from foretune.tune.results import WORTH_HAVING, Comparison, NoiseEstimate
 
@@ -151,12 +151,11 @@ class Evidence:
                 failure=reason,
             )
 
-        # A few processes may agree by chance: the variance is at least that of two equals.
-        noise = self._noise()
-        least_variance = NOISE_SHARE * np.mean(noise**2) if len(noise) else 0.0
-        variance = max(log_ratios.var(ddof=1), least_variance)
-        interval = _student_interval(
-            log_ratios.mean(), variance=variance, n=len(log_ratios), error=error
+        interval = ratio_interval(
+            log_ratios.mean(),
+            variance=self._variance(log_ratios),
+            n=len(log_ratios),
+            error=error,
         )
         return Comparison(
             name,
@@ -176,7 +175,7 @@ class Evidence:
         log_ratios = self._log_ratios(base, key, self._processes)
         if len(log_ratios) < 2 or key in self.failures:
             return False
-        interval = _student_interval(
+        interval = ratio_interval(
             log_ratios.mean(), variance=self._variance(log_ratios), n=processes, error=error
         )
         return interval.low > 1.0 + WORTH_HAVING
@@ -208,7 +207,7 @@ class Evidence:
         noise = self._noise()
         low, high = np.nan, np.nan
         if len(noise) > 1:
-            interval = _student_interval(
+            interval = ratio_interval(
                 noise.mean(), variance=noise.var(ddof=1), n=len(noise), error=NOISE_ERROR
             )
             low, high = interval.low, interval.high
@@ -231,7 +230,7 @@ class Evidence:
         gain = float(log_ratios.mean())
         if len(separate) < 2 or gain < np.log1p(WORTH_HAVING):
             return False
-        interval = _student_interval(
+        interval = ratio_interval(
             separate.mean(),
             variance=max(separate.var(ddof=1), SEPARATE_NOISE**2),
             n=len(separate),
@@ -285,23 +284,6 @@ class MachineUse:
     def text(self) -> str:
         """Both in words."""
         return f"{self.cores:.1f} cores ({self.other_threads:.0%} of it in other threads)"
-
-
-@dataclass(frozen=True)
-class _RatioInterval:
-    ratio: float
-    low: float
-    high: float
-
-
-def _student_interval(mean: float, *, variance: float, n: int, error: float) -> _RatioInterval:
-    """Return a ratio and the bounds of its Student interval, from its logarithm's mean."""
-    half_width = stdtrit(n - 1, 1 - error) * np.sqrt(variance / n)
-    return _RatioInterval(
-        ratio=float(np.exp(mean)),
-        low=float(np.exp(mean - half_width)),
-        high=float(np.exp(mean + half_width)),
-    )
 
 
 class _Pace:

@@ -30,8 +30,8 @@ from foretune.support.operator_package import package_folder
 CACHE_PREFIX = "models--"
 """Of a model's folder in Hugging Face's cache: ``models--PUBLISHER--NAME``."""
 IMAGE_MODELS = (
-    *("google/medgemma-4b", "google/translategemma", "llava-hf", "mistralai/Pixtral"),
-    *("OpenGVLab/InternVL", "Qwen/QVQ"),
+    *("google/medgemma-4b", "google/translategemma", "internlm/Intern-S1", "llava-hf"),
+    *("mistralai/Pixtral", "OpenGVLab/InternVL", "Qwen/QVQ"),
 )
 """Beginnings of the names of models that read images, besides ``…-VL-…``."""
 UNPLANNED_NAMES: dict[str, str] = shipped_json("config_fields.json")["unplanned_names"]
@@ -221,8 +221,10 @@ def _shipped() -> dict[str, ModelDescription]:
         # A relative may read longer or shorter prompts, and images.
         reads_images = "-VL-" in row["alias"] or row["alias"].startswith(IMAGE_MODELS)
         model = replace(models[row["name"]], name=row["alias"], longest=0)
+        # An encoder of 0 weights is none: MedGemma has a variant for text alone.
+        has_none = row["encoder_weights"] == "0"
         encoder = int(row["encoder_weights"] or model.encoder_weights)
-        images = model.images or reads_images
+        images = (model.images and not has_none) or reads_images
         models[row["alias"]] = replace(model, images=images, encoder_weights=encoder)
     return models
 

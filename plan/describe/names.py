@@ -10,7 +10,7 @@ A format from a name is a guess: only the checkpoint's files know groups and exc
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlparse
 
@@ -90,6 +90,8 @@ _SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?[bmt]|[ae]\d+(\.\d+)?b|\d+e")
 """Sizes: 405B, 8x7B, A22B, 128E."""
 _WEIGHTS_ACTIVATIONS = re.compile(r"w(?P<weights>\d)a(?P<activations>fp8|\d+)")
 _BITS = re.compile(r"(?:int)?(?P<bits>[2-8])-?bit|int(?P<int>[2-8])")
+_GGUF = re.compile(r"(?:^|[-_.:])i?q\d_(?:k|\d|x|m|s|nl)")
+"""Formats of llama.cpp: Q4_K_M, IQ3_XXS, Q8_0."""
 _GROUP = re.compile(r"g(?P<after>\d+)|(?P<before>\d+)g")
 _FORMATS_OF_BITS = {
     ("4", "16"): "int4_wo",
@@ -138,8 +140,20 @@ def parse_name(name: str) -> ModelName:
         releases=frozenset(word for word in kept if _RELEASE.fullmatch(word)),
         weights=_format(words, publisher),
         cache="fp8" if "kv" in format_words else "",
-        refused=next((REFUSED_WORDS[word] for word in words if word in REFUSED_WORDS), ""),
+        refused=_refused(own_name, words),
     )
+
+
+def _refused(own_name: str, words: Sequence[str]) -> str:
+    """Return a format in a name that cannot be planned; empty if there is none."""
+    for word in words:
+        if word in REFUSED_WORDS:
+            return REFUSED_WORDS[word]
+    if _GGUF.search(own_name):
+        return "GGUF"
+    # Only the files know which modules have which of several formats.
+    formats = {FORMAT_OF_SUFFIX[word] for word in words if word in FORMAT_OF_SUFFIX} - {"bf16"}
+    return " and ".join(sorted(formats)) if len(formats) > 1 else ""
 
 
 def format_in_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The Gaussian process that is the second expert with few runs: `models/smooth_expert.py`."""
+"""The Gaussian process that is an expert with few runs: `models/smooth_expert.py`."""
 
 import numpy as np
 import pytest

@@ -64,7 +64,7 @@ def predict(fitted, rows):
     model, features = fitted
     X = features.transform(rows).to_numpy()
     inside = np.zeros(len(rows))
-    return model.predict(features, rows, X, octaves_outside=inside, octaves_beyond=inside)
+    return model.predict(features, rows, X, octaves_outside=inside, octaves_beyond_reach=inside)
 
 
 def assert_equal(predicted, expected):
@@ -113,6 +113,18 @@ def test_fit_uses_neighbors_where_most_rows_have_some(on_grid, off_grid):
     assert fit(few)[0].neighbor_index is None
 
 
+def test_fit_again_forgets_neighbors(off_grid):
+    runs = scattered()
+    features = FeatureSet().fit(dense())
+    again = TargetModel("time_ms", make).fit(features, dense(), features.matrix(dense()))
+    features = FeatureSet().fit(runs)
+
+    again.fit(features, runs, features.matrix(runs))
+
+    assert again.neighbor_index is None
+    assert_equal(predict((again, features), runs), predict(off_grid, runs))
+
+
 def test_fit_without_neighbors_gains_from_smooth_expert(off_grid, monkeypatch):
     runs = scattered()
     assert off_grid[0].experts.on_law.smooth is not None
@@ -130,7 +142,8 @@ def test_experts_rows_without_neighbors_repeat_the_trees(fixture, n_experts, req
     model, features = request.getfixturevalue(fixture)
     X = np.zeros((3, len(features.columns_)), dtype=np.float32)
 
-    values = model.experts.predict(X, no_neighbors(model, rows=3))
+    experts = dataclasses.replace(model.experts, on_law=None)
+    values = experts.predict(X, no_neighbors(model, rows=3))
 
     assert values.shape == (3, n_experts)
     assert (values[:, :3] == values[:, :1]).all()
@@ -140,9 +153,9 @@ def test_experts_rows_without_neighbors_repeat_the_trees(fixture, n_experts, req
 def test_experts_without_correction_repeat_the_interpolation(on_grid, tmp_path):
     """A hold-out whose rows have no neighbors has no corrected expert, but as many predictions."""
     model, _ = on_grid
-    experts = dataclasses.replace(model.experts, corrected=None)
+    experts = dataclasses.replace(model.experts, corrected=None, on_law=None)
     experts.save(tmp_path)
-    loaded = Experts.load(tmp_path, type(experts.tree), experts.parts, has_unit=False)
+    loaded = Experts.load(tmp_path, type(experts.tree), experts.parts, has_roofline=False)
     X = np.zeros((3, experts.tree.n_features_in_), dtype=np.float32)
     neighbors = no_neighbors(model, rows=3)
     neighbors[:, INTERPOLATION] = 7.0
@@ -151,6 +164,13 @@ def test_experts_without_correction_repeat_the_interpolation(on_grid, tmp_path):
 
     assert (values[:, 1:] == 7.0).all()
     np.testing.assert_array_equal(loaded.predict(X, neighbors), values)
+
+
+def test_experts_of_law_without_its_inputs_are_refused(on_grid):
+    model, features = on_grid
+    X = np.zeros((3, len(features.columns_)), dtype=np.float32)
+    with pytest.raises(ValueError, match="a learned law need its inputs"):
+        model.experts.predict(X, no_neighbors(model, rows=3))
 
 
 def no_neighbors(model, rows):

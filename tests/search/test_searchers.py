@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from foretune.errors import MissingExtra, UnknownName, UsageError
+from foretune.problem import Problem
 from foretune.registry import registered
 from foretune.search import Prior, Stopping, make_searcher
 from foretune.space import Configuration, SearchSpace
@@ -199,6 +200,20 @@ def test_surrogate_space_larger_than_pool():
     asked = propose(alone, budget=14, n=7, time_of=law, is_broken=lambda c: False)
     assert len(set(asked)) == 14
     assert law(alone.best()) < np.median(np.exp(mean))
+
+
+def test_surrogate_of_other_problems_keeps_pool_until_it_is_told_something():
+    space = SearchSpace({f"p{i}": tuple(range(8)) for i in range(5)})  # larger than the pool
+    elsewhere = [
+        dataclasses.replace(
+            make_measurement(config, lambda c: 1.0 + c["p0"], lambda c: False), problem=Problem(n=2)
+        )
+        for config in space.sample(8, np.random.default_rng(0))
+    ]
+    searcher = make("surrogate", space, problem=Problem(n=1), other_measurements=elsewhere)
+    first = searcher.search_posterior()
+    again = searcher.search_posterior()
+    np.testing.assert_array_equal(again.indices, first.indices)
 
 
 def test_surrogate_learns_failures():

@@ -43,7 +43,7 @@ from foretune.tune.campaign.observer import (
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import TuneResult
 from foretune.tune.store.cache import MeasurementCache
-from foretune.tune.store.fallible import StoreLocation
+from foretune.tune.store.fallible import StoreLocation, location_name
 from foretune.tune.tuner import tune_one
 
 GUIDED_POOL_SIZE = 30_000
@@ -223,6 +223,7 @@ class _CampaignPlan:
             folder.save(
                 device=asdict(device),
                 place=kernel.location,
+                store=location_name(store),
                 profiled=[dict(problem) for problem in self.problems.profiled],
             )
             with notified(observers, CampaignStart(kernel, device, folder)):

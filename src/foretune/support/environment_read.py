@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from foretune.support.captures import names_read
-from foretune.support.code_hash import syntax_of
+from foretune.support.function_code import syntax_of
 
 READS_ENVIRONMENT = {"environ", "getenv"}
 """Names in code that reads environment variables."""

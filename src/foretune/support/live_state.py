@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from foretune.support.captures import names_read
-from foretune.support.code_hash import is_user_code
 from foretune.support.identity import attributes_of, identify, layout_text, place_of_attribute
+from foretune.support.module_code import is_user_code
 
 _PLAIN = (int, str, bytes, bool, type(None), range)
 _KEEPS_IDENTITY = (FunctionType, type, ModuleType, type(len), enum.Enum)

@@ -8,8 +8,8 @@ import pytest
 from foretune.device import find_device
 from foretune.errors import UnknownName, UsageError
 from foretune.plan import find_system
-from foretune.plan.describe.any_system import split_count
 from foretune.plan.describe.catalog import resolve_system
+from foretune.plan.describe.machine_names import split_count
 from foretune.plan.describe.system import NETWORK_GBPS, PCIE_GBPS
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "my-box.toml"
