@@ -569,6 +569,8 @@ def _accepts(special: SpecialValues, output: CallOutputs, usual: CallOutputs) ->
         sum(arrays.count_infinite(part.values) for part in _parts(outputs))
         for outputs in (output, usual)
     )
+    if special.spreads:
+        return True
     if special.finite:
         return new <= old
     return new <= sum(part.values.size for part in _parts(output)) / 2
