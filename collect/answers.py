@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from foretune.errors import ForetuneError, MeasurementError, restore_error
 
@@ -34,9 +35,9 @@ class UnreadableAnswer(ValueError):
 
 def encode(value: Any) -> bytes:
     """Return a value as bytes; raise UnreadableAnswer if it is not data."""
-    blobs: list[bytes] = []
+    blobs = _Blobs()
     header = json.dumps(_to_node(value, blobs, depth=0)).encode()
-    return b"".join([_LENGTH.pack(len(header)), header, *blobs])
+    return b"".join([_LENGTH.pack(len(header)), header, *blobs.parts])
 
 
 def decode(content: bytes) -> Any:
@@ -52,7 +53,23 @@ def decode(content: bytes) -> Any:
         raise UnreadableAnswer(f"it is no data ({type(e).__name__})") from e
 
 
-def _to_node(value: Any, blobs: list[bytes], depth: int) -> Any:
+class _Blobs:
+    """The bytes of arrays, which follow the JSON. They are not copied before they are joined."""
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+        self._length = 0
+
+    def add(self, array: npt.NDArray[Any]) -> int:
+        """Append the bytes of an array; return where they begin."""
+        start = self._length
+        if array.nbytes:
+            self.parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            self._length += array.nbytes
+        return start
+
+
+def _to_node(value: Any, blobs: _Blobs, depth: int) -> Any:
     """Return a value as JSON; append the bytes of its arrays."""
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
@@ -68,8 +85,7 @@ def _to_node(value: Any, blobs: list[bytes], depth: int) -> Any:
     if kind is bytes:
         return {"bytes": value.hex()}
     if kind is np.ndarray and value.dtype.kind in ARRAY_KINDS:
-        start = sum(map(len, blobs))
-        blobs.append(np.ascontiguousarray(value).tobytes())
+        start = blobs.add(value)
         return {"array": [value.dtype.str, list(value.shape), start]}
     for name, record in _records().items():
         if kind is record.kind:
@@ -77,7 +93,7 @@ def _to_node(value: Any, blobs: list[bytes], depth: int) -> Any:
     raise UnreadableAnswer(f"{kind.__module__}.{kind.__qualname__} is no data")
 
 
-def _container_to_node(value: Any, blobs: list[bytes], depth: int) -> Any:
+def _container_to_node(value: Any, blobs: _Blobs, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise UnreadableAnswer("it is nested too deeply")
     if not isinstance(value, dict | MappingProxyType):
@@ -199,13 +215,14 @@ def _records() -> dict[str, _Record]:
         from foretune.collect.compiled.compile_result import CompileResult
         from foretune.collect.isolated_implementation import CallOutputs, Output, Timed, Work
         from foretune.collect.machine_load import MachineLoad
+        from foretune.collect.wrapped.sent_values import SENT_CLASSES
         from foretune.device import Device
         from foretune.measurement import Measurement, Status
         from foretune.problem import Problem
         from foretune.space import Configuration
 
         records = (CallOutputs, CompileResult, Device, MachineLoad, Measurement, Output, Rounds)
-        for kind in (*records, Timed, Work):
+        for kind in (*records, Timed, Work, *SENT_CLASSES):
             _KNOWN_RECORDS[kind.__name__] = _Record(kind)
         for mapping in (Problem, Configuration):
             _KNOWN_RECORDS[mapping.__name__] = _MappingRecord(mapping)

@@ -45,7 +45,8 @@ class Channel:
         payload = self._dumps(content)
         header = _HEADER.pack(number, len(payload), zlib.crc32(payload))
         self._socket.settimeout(limit_s)
-        self._socket.sendall(self._mark + header + payload)
+        self._socket.sendall(self._mark + header)
+        self._socket.sendall(payload)  # it may be large: it is not copied
 
     def receive(self, limit_s: float = math.inf) -> tuple[int, Any]:
         """Return the next message: its number and content.
@@ -86,7 +87,7 @@ class Channel:
                 if self._buffer.find(self._mark, max(start, self._searched)) < 0:
                     self._searched = len(self._buffer) - len(self._mark) + 1
                     return None  # the rest has not arrived yet
-            elif zlib.crc32(payload := bytes(self._buffer[start:end])) == checksum:
+            elif zlib.crc32(payload := bytes(memoryview(self._buffer)[start:end])) == checksum:
                 del self._buffer[:end]
                 self._searched = 0
                 return number, payload

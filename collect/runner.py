@@ -13,8 +13,10 @@ from foretune.collect.benchmark import Benchmarker, measurement
 from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_gpus
 from foretune.collect.machine_load import LoadMonitor
+from foretune.collect.separate_contender import SeparateContender
 from foretune.collect.timing import Timing
 from foretune.collect.worker_process import WorkerProcess
+from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.device import Device
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
@@ -30,6 +32,8 @@ class Runner(ABC):
     """The device; one of them if there are several equal ones."""
     parallelism: int = 1
     """Number of configurations that it can measure at once: one per device."""
+    why_not_separate: str = "the measuring processes are on another machine"
+    """Why there is no `separate_process`, if there is none."""
 
     @abstractmethod
     def run(
@@ -67,6 +71,15 @@ class Runner(ABC):
         MeasurementError if a configuration hangs or dies.
         """
 
+    def separate_process(
+        self, kernel: WrappedKernel, problem: Problem, config: Configuration, hash_seed: int
+    ) -> WorkerProcess | None:
+        """Return a process of this machine for one configuration; None if there is none.
+
+        It serves a `SeparateContender`. ``hash_seed`` decides the order of sets of texts.
+        """
+        return None
+
     def renew(self) -> None:
         """Measure in a fresh process from now on, if the runner has one."""
 
@@ -100,6 +113,8 @@ class Runner(ABC):
 
 class InProcessRunner(Runner):
     """Measures in this process. Use it for kernels that cannot hang or crash."""
+
+    why_not_separate = "configurations run in this process"
 
     def __init__(self, device: Device, timing: Timing | None = None, power: bool = True) -> None:
         self.device = device
@@ -211,6 +226,16 @@ class IsolatedRunner(Runner):
             ) from e
         assert isinstance(rounds, Rounds)
         return rounds
+
+    def separate_process(
+        self, kernel: WrappedKernel, problem: Problem, config: Configuration, hash_seed: int
+    ) -> WorkerProcess:
+        """Return a process for one configuration."""
+        return WorkerProcess(
+            partial(SeparateContender, kernel, problem, config),
+            ("the kernel", "measure with InProcessRunner"),
+            variables={"PYTHONHASHSEED": str(hash_seed)},
+        )
 
     def renew(self) -> None:
         """Measure in a fresh process from now on."""

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -57,11 +57,19 @@ class WorkerProcess:
 
     ``factory`` makes the object in the child; a function of the running script is pickled by value.
     ``pickling_advice`` is (subject, advice) of the error for arguments that cannot be pickled.
+    ``variables`` are added to the child's environment.
     ``calls_made`` counts the calls to the present process.
     """
 
-    def __init__(self, factory: Callable[[], Any], pickling_advice: tuple[str, str]) -> None:
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        pickling_advice: tuple[str, str],
+        variables: Mapping[str, str] = {},
+    ) -> None:
         self._factory = factory
+        self._variables = dict(variables)
+        self._stopped: list[int] = []
         self._pickling_advice = pickling_advice
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -108,6 +116,17 @@ class WorkerProcess:
         """Kill the process and its children; a call in another thread raises ChildProcessError."""
         if (process := self._process) is not None:
             kill_session(process)
+
+    def pause(self) -> None:
+        """Stop the process and all that it started, until `resume`."""
+        if self._process is not None and sys.platform == "linux":
+            self._stopped = _descendants(self._process.pid)
+            _signal_all(self._stopped, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        _signal_all(self._stopped, signal.SIGCONT)
+        self._stopped = []
 
     def close(self) -> None:
         """Close the connection, and kill the process and its children."""
@@ -163,6 +182,7 @@ class WorkerProcess:
                     stdin=subprocess.PIPE,
                     stdout=printed,
                     stderr=printed,
+                    env={**os.environ, **self._variables},
                 )
                 assert self._process.stdin is not None
                 # A process that exited already is reported by `_accept`.
@@ -357,9 +377,7 @@ def _end_descendants() -> None:
         except ChildProcessError:  # there is none
             return
         for number in (signal.SIGSTOP, signal.SIGKILL):  # first they must not start others
-            for pid in _descendants():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, number)
+            _signal_all(_descendants(), number)
         time.sleep(0.01)
 
 
@@ -374,10 +392,20 @@ def _end_like(status: int) -> NoReturn:
     os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
 
 
-def _descendants() -> list[int]:
+def _descendants(pid: int | None = None) -> list[int]:
+    """Return the processes that a process started; by default, this one."""
     import psutil  # a worker rarely leaves any
 
-    return [child.pid for child in psutil.Process().children(recursive=True)]
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:  # it ended
+        return []
+
+
+def _signal_all(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def _threads() -> int:

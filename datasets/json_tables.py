@@ -126,7 +126,7 @@ def _pandas_rows(document: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _number_rows(keys: Iterable[str]) -> bool:
-    """Whether keys are 0, 1, 2, …, as those of a table without an index of its own."""
+    """Whether keys are 0, 1, 2, …, as those of a table without an index."""
     return all(key == str(number) for number, key in enumerate(keys))
 
 

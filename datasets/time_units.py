@@ -62,7 +62,7 @@ WORDS_OF_DURATIONS = ("latency", "runtime", "duration", "elapsed")
 AVERAGE_WORDS = {
     *("t", "avg", "average", "mean", "median", "med", "p", "50", "kernel", "gpu", "exec"),
 }
-"""Words that may stand beside a unit in place of a word for time: ``median_us``."""
+"""Words that may accompany a unit instead of a word for time: ``median_us``."""
 
 OTHER_TIMES = (
     "compile",

@@ -35,9 +35,9 @@ from foretune.support.files import read_json
 MIN_ROWS = 200
 """Minimum held-out rows to learn the size of errors."""
 MIN_BEYOND_ROWS = 5
-"""Minimum held-out rows beyond all measured problems for a width of their own."""
+"""Minimum held-out rows beyond all measured problems for a separate width."""
 MIN_KIND_ROWS = 100
-"""Minimum held-out rows of a kind with a factor of its own."""
+"""Minimum held-out rows for a kind to have its own factor."""
 BEYOND_GROWTH = 0.3
 """Growth of the half-width per octave beyond the held-out rows; chosen on matrix products with more
 rows than in training."""

@@ -284,7 +284,7 @@ class Predictor(Estimator):
         """Return the rows whose measurement is most informative for `calibrate`.
 
         They are ``count`` per device of ``rows``, by default the training rows, each run once; they
-        are to be measured on ``device`` if given. Large tables are sampled. Columns are the input
+        will be measured on ``device`` if given. Large tables are sampled. Columns are the input
         columns, and rows are grouped by device. Raises PredictorError if ``count`` is below the
         minimum, or there are no rows.
         """

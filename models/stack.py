@@ -4,7 +4,7 @@ Weights are learned from the experts' errors in held-out rows.
 
 - With few problems, and for rows of new devices, they are fixed and convex (Breiman, "Stacked
   Regressions", Machine Learning 24, 1996): features would only name the few problems or devices
-  that were held out. Rows beyond all measured problems have fixed weights of their own.
+  that were held out. Rows beyond all measured problems have separate fixed weights.
 - Other rows get weights of their own: inverse powers of the errors that small models predict. These
   learn the root of the error's size: with its logarithm, an expert that is mostly exact and
   sometimes far off would seem the best.
@@ -25,7 +25,7 @@ from foretune.support.files import read_json
 MIN_ERROR_ROWS = 100
 """Minimum held-out rows to learn errors from."""
 MIN_BEYOND_ROWS = 5
-"""Minimum held-out rows beyond the measured problems for weights of their own."""
+"""Minimum held-out rows beyond the measured problems for separate weights."""
 MAX_ERROR = 2.0
 """Errors above this log (a factor of seven) count as equally bad."""
 POWER = 4.0

@@ -384,7 +384,7 @@ def _reusable_verification(
 ) -> StoredVerification | None:
     """Return the earlier verification if nothing has changed since; else None.
 
-    Other code, another device and other versions have choices of their own.
+    Other code, another device and other versions have other choices.
     """
     if previous_choice is None or verification_options.again:
         return None
@@ -465,13 +465,15 @@ def _verify(
     finalists = _measure_finalists(job, problem, ordered)
     default_violations = _measure_broken_limits(job, problem, job.kernel.default(problem))
 
-    outcome = verify(job, problem, finalists, seconds)
+    outcome = verify(
+        job, problem, finalists, seconds, default_breaks_limits=bool(default_violations)
+    )
     return StoredVerification(
         contenders=tuple(outcome.contenders),
         processes=len(outcome.evidence),
         rounds=outcome.evidence.rounds,
         noise=outcome.noise,
-        checked_on=outcome.evidence.checked_on,
+        checked_on=outcome.checked_on,
         default_breaks=default_violations,
         allowed_s=seconds,
     )

@@ -19,13 +19,16 @@ import numpy as np
 
 from foretune.collect.comparison import DEFAULT_REPEATED, MAX_ROUNDS_S, MIN_ROUNDS, Rounds
 from foretune.collect.machine_load import MachineLoad
+from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.errors import MeasurementError
 from foretune.measurement import Measurement
+from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.support.ratio_interval import ratio_interval
 from foretune.tune.job import TuningJob
 from foretune.tune.results import WORTH_HAVING, Comparison, NoiseEstimate
+from foretune.tune.separate_check import Contest, check_separately
 
 ERROR = 0.005
 """One-sided error of a verification: the probability that an equal contender seems to win."""
@@ -408,20 +411,39 @@ class VerificationOutcome:
         contenders: the default, the candidates in order, the library call.
         evidence: the processes in which they were measured.
         noise: the default's ratio to itself, and other load on the machine.
+        limitation: why the winner's outputs were not compared in this process, too; empty if they
+            were, or nothing wins.
     """
 
     contenders: list[Comparison]
     evidence: Evidence
     noise: NoiseEstimate
+    limitation: str = ""
+
+    @property
+    def checked_on(self) -> str:
+        """The inputs on which outputs were compared, and where, in words."""
+        if not self.limitation:
+            return self.evidence.checked_on
+        return (
+            f"{self.evidence.checked_on}; compared in the process that runs the winner only, "
+            f"because {self.limitation}"
+        )
 
 
 def verify(
-    job: TuningJob, problem: Problem, candidates: Sequence[Configuration], seconds: float = math.inf
+    job: TuningJob,
+    problem: Problem,
+    candidates: Sequence[Configuration],
+    seconds: float = math.inf,
+    *,
+    default_breaks_limits: bool = False,
 ) -> VerificationOutcome:
     """Compare ``candidates`` with the default, and the library, by the job's first objective.
 
-    No process starts that is expected to end after ``seconds``. Raises MeasurementError if the
-    default no longer runs, or gives wrong results.
+    No process starts that is expected to end after ``seconds``. If the default breaks limits, the
+    best candidate is the winner, faster or not. Raises MeasurementError if the default no longer
+    runs, or gives wrong results.
     """
     default = job.kernel.default(problem)
     metered = job.objectives[0].needs_power
@@ -466,6 +488,7 @@ def verify(
         job.progress.advance()
 
     compared = [while_busy(comparison, evidence, default.id, watch.load) for comparison in compared]
+    checked = _checked_separately(job, problem, compared, any_wins=default_breaks_limits)
     baseline = Comparison(
         "default", default, default_value, ratio=1.0, ratio_low=1.0, ratio_high=1.0
     )
@@ -473,11 +496,82 @@ def verify(
         evidence.compare(default.id, key, key.removeprefix(LIBRARY_PREFIX), None, ERROR)
         for key in evidence.libraries()
     ]
-    return VerificationOutcome(
-        contenders=[baseline, *compared, *libraries],
+    outcome = VerificationOutcome(
+        contenders=[baseline, *checked.comparisons, *libraries],
         evidence=evidence,
         noise=evidence.noise(watch.load),
+        limitation=checked.limitation,
     )
+    return _without_refused(job, problem, outcome, checked, seconds)
+
+
+def _without_refused(
+    job: TuningJob,
+    problem: Problem,
+    outcome: VerificationOutcome,
+    checked: "_Checked",
+    seconds: float,
+) -> VerificationOutcome:
+    """Compare again without refused winners, because the comparison ended with their win."""
+    open_ones = [c for c in checked.comparisons if c.verdict == "inconclusive"]
+    if not checked.refused or not open_ones or any(c.wins for c in checked.comparisons):
+        return outcome
+    again = verify(job, problem, [c.config for c in open_ones if c.config is not None], seconds)
+    names = {c.config: c.name for c in open_ones}
+    repeated = {
+        c.config: replace(c, name=names[c.config]) for c in again.contenders if c.config in names
+    }
+    contenders = [repeated.get(c.config, c) for c in outcome.contenders[1:] if c.config is not None]
+    libraries = [c for c in again.contenders if c.config is None]
+    return replace(again, contenders=[again.contenders[0], *contenders, *libraries])
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """Comparisons whose best winner was checked outside its process.
+
+    Attributes:
+        comparisons: winners that did not pass are failures.
+        refused: whether there are such.
+        limitation: why the best winner's outputs could not be compared; empty if they could.
+    """
+
+    comparisons: list[Comparison]
+    refused: bool = False
+    limitation: str = ""
+
+
+def _checked_separately(
+    job: TuningJob, problem: Problem, compared: Sequence[Comparison], *, any_wins: bool
+) -> _Checked:
+    """Check the best winner outside its process; if it does not pass, the next one.
+
+    With ``any_wins``, any candidate with a ratio may be the winner.
+    """
+    checked = list(compared)
+    refused = False
+    kernel = job.kernel
+    if not isinstance(kernel, WrappedKernel) or not kernel.runs_where_compared:
+        return _Checked(checked)
+    is_timed_here = job.objectives[0] is Objective.TIME and not kernel.reports_own_time
+    while winners := [c for c in checked if c.wins or (any_wins and np.isfinite(c.ratio))]:
+        best = max(winners, key=lambda comparison: comparison.ratio)
+        assert best.config is not None
+        contest = Contest(
+            kernel=kernel,
+            problem=problem,
+            default=kernel.default(problem),
+            candidate=best.config,
+            gain=best.ratio if is_timed_here and kernel.device_kind == "cpu" else None,
+        )
+        verdict = check_separately(job.runner, contest)
+        if not verdict.refused:
+            return _Checked(checked, refused=refused, limitation=verdict.limitation)
+        refused = True
+        checked[checked.index(best)] = replace(
+            best, ratio=np.nan, ratio_low=np.nan, ratio_high=np.nan, failure=verdict.refused
+        )
+    return _Checked(checked, refused=refused)
 
 
 def while_busy(

@@ -207,6 +207,16 @@ class FunctionKernel(WrappedKernel):
                 )
         return self._draws[problem]
 
+    def ways_to_draw(self, problem: Problem) -> tuple[str, ...]:
+        """Return how arguments get new values, by name; the default runs."""
+        if not (self.check is None or callable(self.check)):
+            return NewValues().names
+        return self._draws_of(problem).names
+
+    def draw_in(self, problem: Problem, ways: Sequence[str]) -> None:
+        """Draw new values in the ways that the default accepted in another process."""
+        self._draws[problem] = NewValues.from_names(ways)
+
     def _drawn_kinds(self, problem: Problem) -> DrawnKinds:
         """Return which kinds of numbers the arguments that may be drawn have."""
         given = self._given(problem, 1)
@@ -232,6 +242,23 @@ class FunctionKernel(WrappedKernel):
                 warnings.simplefilter("ignore")
                 if inputs := self._special_inputs(problem, special, seed):
                     yield inputs
+
+    def accepts(self, problem: Problem, special: SpecialValues, seed: int) -> bool:
+        """Whether the default accepts special values; it runs."""
+        if not (self.check is None or callable(self.check)):
+            return False
+        with warnings.catch_warnings(), suppress(Exception), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return self._special_inputs(problem, special, seed) is not None
+        return False
+
+    def inputs_with(self, problem: Problem, special: SpecialValues, seed: int) -> Inputs:
+        """Return arguments with special values; the default does not run if it is known how."""
+        draws = NewValues(special.draw, self._draws_of(problem).whole)
+        given = self._given(problem, seed)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return self._redrawn(given, seed, draws, also_drawn=True)
 
     def describe_values(self, problem: Problem) -> str:
         """Return on which values a verification rests."""
@@ -300,8 +327,7 @@ class FunctionKernel(WrappedKernel):
         given = self._given(problem, seed)
         if not self._changes(given, NewValues(special.draw)):
             return None  # there are no fractions
-        draws = NewValues(special.draw, self._draws_of(problem).whole)
-        inputs = self._redrawn(given, seed, draws, also_drawn=True)
+        inputs = self.inputs_with(problem, special, seed)
         output, usual = (
             self._bind(self.default(Problem()), values)().copy() for values in (inputs, given)
         )

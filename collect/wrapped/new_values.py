@@ -7,7 +7,7 @@ each other. So ways to draw are tried, from the freest to none, until the defaul
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -33,6 +33,17 @@ class NewValues:
     fractions: Draw | None = None
     whole: Draw | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Both as names, for another process."""
+        return tuple("" if draw is None else draw.__name__ for draw in (self.fractions, self.whole))
+
+    @classmethod
+    def from_names(cls, names: Sequence[str]) -> "NewValues":
+        """Invert `names`."""
+        fractions, whole = names
+        return cls(_DRAWS.get(fractions), _DRAWS.get(whole))
+
     def describe(self, kinds: DrawnKinds) -> str:
         """Return on which values a comparison rests."""
         if self.fractions is None and self.whole is None:
@@ -46,6 +57,9 @@ class NewValues:
         return f"{_FRACTIONS[self.fractions]}, {_WHOLE_NUMBERS[self.whole]}"
 
 
+_DRAWS: dict[str, Draw] = {
+    draw.__name__: draw for draw in (blend, rescale, whole_numbers.change, whole_numbers.reorder)
+}
 GIVEN_VALUES = "the given values only"
 """Begins the description of a verification without new values."""
 GIVEN_VALUES_ONLY = f"{GIVEN_VALUES}: no argument has numbers to draw, or the default needs them"

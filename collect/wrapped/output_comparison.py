@@ -28,6 +28,13 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.collect.wrapped import values as arrays
+from foretune.collect.wrapped.sent_values import (
+    STAND_INS,
+    ExactValue,
+    ObjectParts,
+    SparseParts,
+    TensorParts,
+)
 from foretune.errors import MeasurementError, first_line
 from foretune.kernel import WrongResult
 from foretune.relative_error import (
@@ -147,18 +154,20 @@ class _Walk:
             (lambda value: isinstance(value, list | tuple | deque), self._compare_sequences),
             (lambda value: isinstance(value, set | frozenset), self._compare_sets),
             (lambda value: isinstance(value, SCALARS), self._compare_scalars),
-            (_is_exact, self._compare_exactly),
+            (is_exact, self._compare_exactly),
             (lambda value: isinstance(value, np.ma.MaskedArray), self._compare_masked),
             (_is_number_array, self._compare_arrays),
+            (lambda value: isinstance(value, TensorParts), self._compare_sent_tensors),
             (arrays.is_tensor, self._compare_tensors),
-            (_is_sparse, self._compare_sparse),
-            (_is_table, self._compare_tables),
+            (is_sparse, self._compare_sparse),
+            (is_table, self._compare_tables),
+            (lambda value: isinstance(value, ObjectParts), self._compare_parts),
             (_has_attributes, self._compare_attributes),
         ]
 
     def _check_class(self, got: Any, expected: Any, place: str) -> None:
         """Check the class of a value; a check's own result may be a list for an array."""
-        if type(got) is type(expected):
+        if type(got) is type(expected) and _sent_kind(got) == _sent_kind(expected):
             return
         if not self.rules.exact_types and _is_loosely_alike(got, expected):
             return
@@ -262,10 +271,22 @@ class _Walk:
             if got.is_conj() != expected.is_conj() or got.is_neg() != expected.is_neg():
                 raise WrongResult(f"{place} is a lazy view: its conjugate is computed on access")
             self._check_layout(got, expected, place)
-        precision = None if "float" not in str(got.dtype) else _tensor_precision(got)
+        precision = None if "float" not in str(got.dtype) else tensor_precision(got)
         return self._compare_arrays(
             arrays.as_numpy(got), arrays.as_numpy(expected), place, precision=precision
         )
+
+    def _compare_sent_tensors(self, got: Any, expected: TensorParts, place: str) -> float:
+        if self.rules.exact_types and got.traits != expected.traits:
+            pairs = zip(got.traits, expected.traits, strict=True)
+            ours, theirs = next((a, b) for a, b in pairs if a != b)
+            raise WrongResult(f"{place} is {ours} instead of {theirs}")
+        precision = getattr(got, "precision", None) or None
+        return self._compare_arrays(np.asarray(got), expected.values, place, precision=precision)
+
+    def _compare_parts(self, got: ObjectParts, expected: ObjectParts, place: str) -> float:
+        """Compare what was sent of two objects of one class."""
+        return self._compare_mappings(got.parts, expected.parts, place)
 
     def _compare_sparse(self, got: Any, expected: Any, place: str) -> float:
         self._check_layout(got, expected, place)
@@ -418,11 +439,18 @@ class _Walk:
 
 def class_name(value: Any) -> str:
     """Return the class of a value, and its type of number, as a user writes them."""
+    if isinstance(value, STAND_INS):
+        return value.kind
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if kind.__module__ == "__main__":
         name = kind.__qualname__
     return "None" if value is None else name
+
+
+def _sent_kind(value: Any) -> str:
+    """Return the class of which a value was sent; empty for the values themselves."""
+    return value.kind if isinstance(value, STAND_INS) else ""
 
 
 def without_values(rules: ComparisonRules) -> ComparisonRules:
@@ -441,9 +469,9 @@ def _is_loosely_alike(got: Any, expected: Any) -> bool:
     sequences = (list, tuple)
     if isinstance(got, sequences) and isinstance(expected, sequences):
         return True
-    if not is_plain(got) and type(got) not in (list, tuple):
+    if not is_plain(got) and type(got) not in (list, tuple, TensorParts):
         return False
-    numeric = (int, float, complex, np.generic, np.ndarray, list, tuple)
+    numeric = (int, float, complex, np.generic, np.ndarray, list, tuple, TensorParts)
     return all(isinstance(value, numeric) or arrays.is_tensor(value) for value in (got, expected))
 
 
@@ -451,9 +479,10 @@ def _has_attributes(value: Any) -> bool:
     return arrays.parts_of_object(value) is not None
 
 
-def _is_exact(value: Any) -> bool:
+def is_exact(value: Any) -> bool:
+    """Whether a value must be equal, and written equally: an enum, a date, a class."""
     pandas = sys.modules.get("pandas")
-    if isinstance(value, EXACT):
+    if isinstance(value, (*EXACT, ExactValue)):
         return True
     return pandas is not None and isinstance(
         value, (pandas.Timestamp, pandas.Timedelta, pandas.Interval, pandas.Period, type(pandas.NA))
@@ -468,12 +497,16 @@ def _is_number_array(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic | float | complex)
 
 
-def _is_sparse(value: Any) -> bool:
+def is_sparse(value: Any) -> bool:
+    """Whether this is a sparse matrix of SciPy."""
+    if isinstance(value, SparseParts):
+        return True
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and bool(sparse.issparse(value))
 
 
-def _is_table(value: Any) -> bool:
+def is_table(value: Any) -> bool:
+    """Whether this is a table, a column or an index of pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series | pandas.Index)
 
@@ -489,7 +522,8 @@ def _columns(got: Any, expected: Any) -> Iterator[tuple[Any, Any, Any]]:
         yield name, got.iloc[:, number], expected.iloc[:, number]
 
 
-def _tensor_precision(tensor: Any) -> float:
+def tensor_precision(tensor: Any) -> float:
+    """Return the relative rounding error of a tensor's numbers; 0 for whole numbers."""
     torch = sys.modules["torch"]
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return 0.0

@@ -139,6 +139,7 @@ class ProgramKernel(WrappedKernel):
     """
 
     tolerance = 0.5
+    runs_where_compared = False  # a program has a process of its own
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from foretune.collect.wrapped.included_files import (
     find_included,
     option_folders,
 )
+from foretune.collect.wrapped.new_values import NewValues
 from foretune.collect.wrapped.problem_of_arguments import add_sizes, problem_of_arguments
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import MeasurementError, UsageError, first_line, warn
@@ -136,6 +137,16 @@ class SourceKernel(WrappedKernel):
         if seed == 0 or fixed or self._draw is None:
             return {"arguments": self.arguments}
         return {"arguments": tuple(arrays.redraw(self.arguments, self._draw, seed))}
+
+    def ways_to_draw(self, problem: Problem) -> tuple[str, ...]:
+        """Return how arguments get new values, by name; the default runs."""
+        if self.answer is not None or self.source.language in sources.TORCH_LANGUAGES:
+            return NewValues().names
+        return NewValues(self._draw).names
+
+    def draw_in(self, problem: Problem, ways: Sequence[str]) -> None:
+        """Draw new values in the way that the default accepted in another process."""
+        vars(self)["_draw"] = NewValues.from_names(ways).fractions
 
     @cached_property
     def _draw(self) -> arrays.Draw | None:

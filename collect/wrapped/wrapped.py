@@ -15,9 +15,10 @@ from typing import Any, Self
 import cloudpickle
 import numpy as np
 
+from foretune.collect.wrapped.special_values import SpecialValues
 from foretune.errors import MeasurementError, UsageError
 from foretune.family import Cost
-from foretune.kernel import Kernel
+from foretune.kernel import Inputs, Kernel
 from foretune.problem import Problem, ProblemParameter
 from foretune.restriction import adapt_mapping_rule
 from foretune.space import Configuration, SearchSpace
@@ -43,6 +44,8 @@ class WrappedKernel(Kernel):
     """
 
     is_importable_remotely = False
+    runs_where_compared: bool = True
+    """Whether a configuration runs in the measuring process, which compares its output."""
     unreadable: tuple[str, ...] = ()
     """Parts of the work that could not be read: its results are not reused."""
 
@@ -131,6 +134,21 @@ class WrappedKernel(Kernel):
 
     def prepare_process(self) -> None:
         """Make another process like the one that made this kernel."""
+
+    def ways_to_draw(self, problem: Problem) -> tuple[str, ...]:
+        """Return how `make_inputs` draws new values, by name; the default may run."""
+        return ()
+
+    def draw_in(self, problem: Problem, ways: Sequence[str]) -> None:
+        """Let `make_inputs` draw in ways that `ways_to_draw` returned in another process."""
+
+    def accepts(self, problem: Problem, special: SpecialValues, seed: int) -> bool:
+        """Whether the default accepts inputs with special values."""
+        return False
+
+    def inputs_with(self, problem: Problem, special: SpecialValues, seed: int) -> Inputs:
+        """Return inputs with special values that the default accepts."""
+        raise NotImplementedError
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the given work, or NaN."""

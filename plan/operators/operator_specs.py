@@ -21,7 +21,7 @@ class OperatorSpec:
         load: the size that grows with the batch.
         aliases: other name of a size -> its name.
         formats: whether it computes in a format that one can choose.
-        cache: whether it reads a cache with a format of its own.
+        cache: whether it reads a cache, which may have another format.
         between_devices: whether it is an exchange between devices.
     """
 

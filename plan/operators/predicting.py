@@ -131,7 +131,7 @@ def predict_questions(
 
 @dataclass(frozen=True)
 class _KnownOperator:
-    """What is known of an operator on a system."""
+    """The measured rows and the models of an operator on a system."""
 
     model: OperatorModel
     rows: MeasuredRows | None

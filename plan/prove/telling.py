@@ -106,7 +106,7 @@ def _promised_proven(promised: Promise | None, proven: PlainFigures | None, figu
 
 
 def _proven_values(trial: Trial, load: Load) -> list[str]:
-    """Return the measured figures with their intervals; the reason where there are none."""
+    """Return the measured figures with their intervals; the reason if there are none."""
     shown = trial.proofs.get(load)
     if shown is None:
         return [trial.reason[:MAX_REASON_CHARACTERS] or "not measured", "", ""]

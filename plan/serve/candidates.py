@@ -40,7 +40,7 @@ from foretune.plan.serve.engine_support import unsupported_formats, unsupported_
 from foretune.plan.serve.request import PlanRequest
 
 CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
-"""Requests in flight per attention-DP group to plan, as far as memory allows. The largest number
+"""Requests in flight per attention-DP group to plan, if memory allows. The largest number
 that fits is also planned."""
 WEIGHT_FORMATS = ("bf16", "fp8", "fp8_block", "int8", "int4_wo", "nvfp4")
 """Weight formats to plan; those wider than the checkpoint's are left out."""

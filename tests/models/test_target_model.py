@@ -31,7 +31,8 @@ def make():
 
 def law(runs):
     """Smooth in octaves, with a step that depends on the mode."""
-    m, n = np.log2(runs["problem.M"]), np.log2(runs["problem.N"])
+    m = np.log2(runs["problem.M"])
+    n = np.log2(runs["problem.N"])
     slow = np.where(runs["config.mode"] == "slow", 0.7, 0.0)
     return np.exp(0.6 * m + 0.4 * n + 0.02 * m * n + slow - 8)
 
@@ -267,7 +268,8 @@ def noisy(seed, n=900):
 
 
 def test_predict_interval_covers_rows_like_training():
-    runs, new = noisy(0), noisy(1)
+    runs = noisy(0)
+    new = noisy(1)
     predicted = predict(fit(runs), new)
     width = predicted.half_width
     covered = np.abs(np.log(new["time_ms"]) - predicted.log_value) <= width
@@ -310,7 +312,8 @@ def tiled(problems, seed=0):
 
 @pytest.mark.parametrize("problems", [4, 16])
 def test_few_problems_predict_others_by_the_law(problems, tmp_path):
-    runs, others = tiled(problems), tiled(40, seed=1)
+    runs = tiled(problems)
+    others = tiled(40, seed=1)
     predictor = Predictor(parameters=QUICK).fit(runs)
     model = predictor.targets_["time_ms"]
     assert model.experts.smooth is not None

@@ -75,7 +75,8 @@ def test_unknown_searchers():
 
 
 def test_random_is_uniform():
-    rounds, n = 400, 5
+    rounds = 400
+    n = 5
     counts = np.zeros(len(SPACE))
     for seed in range(rounds):
         for config in make("random", seed=seed).ask(n):
@@ -237,7 +238,8 @@ class TestRegret:
     def test_searches_that_stop_on_it_found_what_matters(self):
         found = []
         for seed in range(8):
-            searcher, spent = make("surrogate", seed=seed), 0
+            searcher = make("surrogate", seed=seed)
+            spent = 0
             while Stopping(regret=0.05).reason(searcher, spent) is None:
                 (config,) = searcher.ask()
                 searcher.tell([make_measurement(config)])
@@ -247,7 +249,8 @@ class TestRegret:
         assert np.mean(found) <= 1.1
 
     def test_asking_for_it_changes_no_proposal(self):
-        plain, asked = make("surrogate", seed=3), make("surrogate", seed=3)
+        plain = make("surrogate", seed=3)
+        asked = make("surrogate", seed=3)
         for _ in range(20):
             assert math.isfinite(asked.expected_regret()) or asked.expected_regret() == math.inf
             (config,) = asked.ask()

@@ -117,7 +117,8 @@ def test_code_hash_class_without_file_is_its_name():
 def test_values_that_a_method_or_a_lambda_holds_are_its_code():
     class Scaled:
         def __init__(self, factor):
-            self.factor, self.lock = factor, threading.Lock()
+            self.factor = factor
+            self.lock = threading.Lock()
 
         def apply(self, x):
             return x * self.factor

@@ -166,7 +166,9 @@ def test_limit_of_relative_error():
 @pytest.mark.usefixtures("metered")
 def test_stored_row_without_limited_column_is_measured_again(tmp_path):
     """Of what was logged without a meter, failures say enough."""
-    first, again, known = FakeRunner(), MeteredRunner(), MeteredRunner()
+    first = FakeRunner()
+    again = MeteredRunner()
+    known = MeteredRunner()
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         for runner, limits in ((first, []), (again, ["power_w=50"]), (known, ["power_w=50"])):
             tune(runner, *limits, log=log, store=False, budget=10)

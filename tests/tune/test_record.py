@@ -163,7 +163,8 @@ def test_tune_problem_reuses_collected_measurements(tmp_path):
 def test_collect_runs_reuses_tuned_measurements(tmp_path):
     tune(FakeRunner())
     measured = [s.config for s in tune(FakeRunner()).trace]
-    runner, new = FakeRunner(), next(c for c in KERNEL.space(PROBLEM) if c not in measured)
+    runner = FakeRunner()
+    new = next(c for c in KERNEL.space(PROBLEM) if c not in measured)
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         record = MeasurementCache.for_kernel(KERNEL, DEVICE, log=log)
         done = collect_runs(KERNEL, {PROBLEM: [*measured, new]}, record, runner)
@@ -192,7 +193,8 @@ def test_tune_problem_other_code_reuses_nothing():
 class FewerConfigurations(Toy):
     """The same code, of which only a part is searched."""
 
-    source_hash, space_id = KERNEL.source_hash, "few"
+    source_hash = KERNEL.source_hash
+    space_id = "few"
 
     def space(self, problem):
         return SearchSpace.from_configs(c for c in super().space(problem) if c["work"] <= 2)
@@ -202,7 +204,8 @@ class FewerConfigurations(Toy):
 
 
 def test_tune_problem_reuses_only_configurations_of_its_space():
-    first, runner = FakeRunner(), FakeRunner()
+    first = FakeRunner()
+    runner = FakeRunner()
     tune(first, budget=SIZE, searcher="exhaustive")
     few = FewerConfigurations()
     result = tune_problem(few, PROBLEM, runner, budget=5)
@@ -227,7 +230,8 @@ def test_searcher_gets_measurements_of_other_problems():
 
 
 def test_tune_problem_without_store_stores_nothing():
-    first, second = FakeRunner(), FakeRunner()
+    first = FakeRunner()
+    second = FakeRunner()
     for runner in (first, second):
         tune(runner, store=False)
     assert first.measured == second.measured

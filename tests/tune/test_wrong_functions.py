@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from honest_caches import CACHES
+from tampering_functions import TAMPERING
 from toy_kernel import DEVICE
 from wrong_functions import HONEST, WRONG
 
@@ -16,7 +17,8 @@ TIMING = Timing(max_seconds=0.002, warmup_s=0.0)
 
 def refusals(function, arguments, knob="wrong"):
     """Return why the other configuration fails in a search or a session; [] if it does not."""
-    default, other = Configuration({knob: 0}), Configuration({knob: 1})
+    default = Configuration({knob: 0})
+    other = Configuration({knob: 1})
     kernel = FunctionKernel(function, {knob: [0, 1]}, arguments)
     runner = InProcessRunner(DEVICE, TIMING)
     (measured,) = runner.run(kernel, kernel.problem(), [other])
@@ -56,4 +58,6 @@ def test_gallery_is_complete():
 
 def test_gallery_page_names_every_function():
     page = Path(__file__).parents[2].joinpath("docs", "judge.md").read_text(encoding="utf-8")
-    assert [name for name in (*WRONG, *HONEST, *CACHES) if f"`{name}`" not in page] == []
+    assert [
+        name for name in (*WRONG, *HONEST, *CACHES, *TAMPERING) if f"`{name}`" not in page
+    ] == []

@@ -37,7 +37,13 @@ from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.search.stopping import make_stopping
 from foretune.support.identity import shape_of
-from foretune.support.live_state import LiveState, attribute_keys, floats_in, value_key
+from foretune.support.live_state import (
+    LiveState,
+    argument_key,
+    attribute_keys,
+    floats_in,
+    value_key,
+)
 from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
 from foretune.tune.job import check_options
@@ -179,7 +185,15 @@ class Tunable:
             text = named if isinstance(named, str) else named(*args, **kwargs)
             given = [*args, *(value for _, value in sorted(kwargs.items()))]
             return (tuple(map(_shape_key, given)), text)
-        return tuple(self._parts(args, kwargs).items())
+        if self._state is None:
+            self._state = LiveState(self.function)
+        floats_are_data = self._floats_are_data
+        ignored = self._ignored
+        positional = [argument_key(value, floats_are_data, ignored) for value in args]
+        by_name = [
+            (name, argument_key(kwargs[name], floats_are_data, ignored)) for name in sorted(kwargs)
+        ]
+        return (len(args), *positional, *by_name, *self._state.values(ignored))
 
     def _parts(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Any, Hashable]:
         """Return the keys of everything that a call works on, by place."""
@@ -192,12 +206,7 @@ class Tunable:
                 parts[name] = value_key(value, self._floats_are_data)
             else:
                 parts |= {(name, place): key for place, key in attributes.items()}
-        parts |= self._state.keys()
-        return {
-            place: key
-            for place, key in parts.items()
-            if not (isinstance(place, tuple) and place[1] in self._ignored)
-        }
+        return parts | self._state.keys()
 
     def _find_own_records(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "_Explored":
         """Stop counting variables that a call itself changes: a counter, a log, a cache.

@@ -17,9 +17,10 @@ import pandas as pd
 
 from foretune.collect.comparison import Rounds
 from foretune.collect.machine_load import LoadMonitor
+from foretune.collect.power import PowerMeter, explain_missing_meter, find_meter
 from foretune.collect.printed_output import PrintedOutput
 from foretune.device import Device
-from foretune.errors import MeasurementError, UsageError
+from foretune.errors import MeasurementError, MeterUnavailable, UsageError
 from foretune.result import Result, plain
 from foretune.support.progress import SILENT, Progress
 from foretune.tune.gate.agent_process import RequestFailed
@@ -56,7 +57,7 @@ class GateOptions:
     Attributes:
         budget_s: seconds of measuring.
         relevant: relative change that counts.
-        metrics: ``time``, ``memory`` or both.
+        metrics: which of ``time``, ``memory`` and ``energy`` are compared.
         only: keeps benchmarks whose name contains one of these texts; empty keeps all.
         limit_s: maximum seconds of one answer.
         seed: of orders, hashes and inputs.
@@ -183,6 +184,7 @@ def run_gate(
     Raises:
         UsageError: no benchmark is there.
         MeasurementError: the benchmarks cannot be loaded, or both environments load the same code.
+        MeterUnavailable: the energy is a metric, and this machine has no meter.
     """
     gate = _Gate(environments, suite, options or GateOptions(), progress, on_rounds)
     with LoadMonitor(Device("CPU", "cpu")) as watch:
@@ -207,6 +209,7 @@ class _Gate:
         self._progress = progress
         self._on_rounds = on_rounds or (lambda name, metric, rounds: None)
         self._rng = np.random.default_rng(options.seed)
+        self._meter = _energy_meter(self._options.metrics)
         self._printed = PrintedOutput()
         self._plans: dict[str, TurnPlan] = {}
         self._cases: list[Case] = []
@@ -289,20 +292,26 @@ class _Gate:
         started = time.monotonic()
         if case.metric == "memory":
             rounds = session.peak_memory(case.name)
+        elif self._meter is not None and case.metric == "energy":
+            rounds = session.energy(case.name, self._plan(session, case.name), self._meter)
         else:
             rounds = self._time(session, case.name)
         case.add(rounds, took_s=time.monotonic() - started)
         self._on_rounds(case.name, case.metric, rounds)
 
     def _time(self, session: Session, name: str) -> Rounds:
+        return session.measure(name, self._plan(session, name))
+
+    def _plan(self, session: Session, name: str) -> TurnPlan:
+        """Return how a benchmark is timed."""
         if name not in self._plans:
             try:
                 self._plans[name] = session.count_calls(name)
             except RequestFailed:
                 # Measuring says in which revisions it fails. Once may be the machine's fault, so
                 # the next session counts again; after `MAX_FAILURES`, the case is closed.
-                return session.measure(name, TurnPlan(calls=1, bursts=1, call_ms=0.0))
-        return session.measure(name, self._plans[name])
+                return TurnPlan(calls=1, bursts=1, call_ms=0.0)
+        return self._plans[name]
 
     def _find_cases(self, session: Session) -> None:
         """List the benchmarks of both revisions; refuse a suite that compares nothing."""
@@ -433,6 +442,17 @@ class _Gate:
             return "too few sessions: give a larger budget"
         more_s = (needed - len(case.evidence)) * self._session_s([case])
         return f"about {counted(round(needed), 'session')}, {_duration(more_s)} more"
+
+
+def _energy_meter(metrics: Sequence[Metric]) -> PowerMeter | None:
+    """Return the meter of the CPU if the energy is a metric."""
+    if "energy" not in metrics:
+        return None
+    meter = find_meter("cpu")
+    if meter is None:
+        reason = explain_missing_meter("cpu")
+        raise MeterUnavailable(f"--metric energy needs a power meter: {reason}")
+    return meter
 
 
 def _duration(seconds: float) -> str:

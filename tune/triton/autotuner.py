@@ -419,7 +419,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         """Return the key of the file in Triton's cache that keeps the timings; None without one.
 
         Stock Triton's file must have the timings of all configurations. If fewer are measured, the
-        store keeps them; without a store, a file of their own does.
+        store keeps them; without a store, a separate file does.
         """
         if not self.cache_results or not stock_key:
             return None

@@ -25,7 +25,12 @@ def is_user_module(name: str | None) -> bool:
     if top in sys.stdlib_module_names or top == "foretune":
         return False
     file = getattr(sys.modules.get(str(name)), "__file__", None) or ""
-    return not set(INSTALL_FOLDERS) & set(Path(file).parts)
+    return not _is_installed(str(file))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_installed(file: str) -> bool:
+    return bool(set(INSTALL_FOLDERS) & set(Path(file).parts))
 
 
 def nested_code_objects(code: CodeType) -> Iterator[CodeType]:

@@ -1,21 +1,24 @@
 """Which environment variables a function's code reads, from its syntax.
 
 A name is a text in the code, or a variable of the function that holds a text. Names that are only
-computed when the function runs are not known, nor is what a loop over all variables reads.
+computed when the function runs are not known, nor is what a loop over all variables reads, or code
+without a file.
 """
 
 import ast
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from foretune.support.captures import names_read
-from foretune.support.function_code import syntax_of
+from foretune.support.captures import names_read, nested_code_objects
+from foretune.support.function_code import syntax_of, syntax_of_lambda
 
-READS_ENVIRONMENT = {"environ", "getenv"}
+READS_ENVIRONMENT = {"environ", "getenv", "environb", "getenvb", "expandvars"}
 """Names in code that reads environment variables."""
+_UNFOLLOWED = READS_ENVIRONMENT - {"environ", "getenv"}
+"""Those whose variables are not looked for."""
 _METHODS = ("get", "pop", "setdefault", "__getitem__", "__contains__")
 """Methods of the environment that read one variable."""
 
@@ -39,16 +42,22 @@ def environment_read(function: FunctionType, variables: Mapping[str, Any]) -> En
     read = EnvironmentRead()
     globals_read, attributes = names_read(function.__code__)
     is_held = any(value is os.environ or value is os.getenv for value in variables.values())
-    if not is_held and not READS_ENVIRONMENT & (globals_read | attributes):
+    texts = {text for text in _constants(function) if isinstance(text, str)}
+    if not is_held and not READS_ENVIRONMENT & (globals_read | attributes | texts):
         return read
-    syntax = syntax_of(function)
-    if syntax is None:  # a lambda, or code without a file
-        texts = [*function.__code__.co_consts, *variables.values()]
-        read.names = {text for text in texts if isinstance(text, str)}
-        read.is_complete = bool(read.names)
+    syntax = syntax_of(function) or syntax_of_lambda(function)
+    if syntax is None:  # it has no file
+        read.names = texts | {text for text in variables.values() if isinstance(text, str)}
+        read.is_complete = False
         return read
+    read.is_complete = not READS_ENVIRONMENT & texts  # getattr(os, "environ")
     _Visitor(read, variables).visit(syntax)
     return read
+
+
+def _constants(function: FunctionType) -> Iterator[Any]:
+    for code in nested_code_objects(function.__code__):
+        yield from code.co_consts
 
 
 class _Visitor(ast.NodeVisitor):
@@ -88,14 +97,19 @@ class _Visitor(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         """The environment itself goes elsewhere."""
-        self._read.is_complete &= not self._is_environment(node)
+        is_environment = self._is_environment(node) or node.id in _UNFOLLOWED
+        self._read.is_complete &= not is_environment
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         """The environment itself goes elsewhere, for example into a loop."""
-        if self._is_environment(node):
+        if self._is_environment(node) or node.attr in _UNFOLLOWED:
             self._read.is_complete = False
         else:
             self.generic_visit(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        """``from os import environ`` makes a local name."""
+        self._read.is_complete &= not READS_ENVIRONMENT & {alias.name for alias in node.names}
 
     def _is_environment(self, node: ast.expr) -> bool:
         return self._is(node, "environ", os.environ)

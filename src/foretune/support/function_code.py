@@ -7,6 +7,7 @@ made from it: it must not change.
 import ast
 import contextlib
 import inspect
+import linecache
 import textwrap
 from types import CodeType
 from typing import Any
@@ -64,6 +65,40 @@ def syntax_of(function: Any) -> ast.stmt | None:
         (tree,) = ast.parse(text).body
         return tree
     return None
+
+
+def syntax_of_lambda(function: Any) -> ast.Lambda | None:
+    """Return the syntax of a lambda; None if it has no file, or is none."""
+    code: CodeType = function.__code__
+    if code.co_name != "<lambda>":
+        return None
+    lines = linecache.getlines(code.co_filename)
+    with contextlib.suppress(SyntaxError, ValueError):
+        found = [
+            node
+            for node in ast.walk(ast.parse("".join(lines)))
+            if isinstance(node, ast.Lambda) and _holds_code(node.body, code)
+        ]
+        # A lambda around it does not hold its code, but its body holds these places, too.
+        return min(found, key=_length, default=None)
+    return None
+
+
+def _holds_code(node: ast.expr, code: CodeType) -> bool:
+    """Whether all code of a function comes from an expression."""
+    start = (node.lineno, node.col_offset)
+    end = (node.end_lineno or 0, node.end_col_offset or 0)
+    places = [
+        ((line, column), (end_line, end_column))
+        for line, end_line, column, end_column in code.co_positions()
+        if None not in (line, end_line, column, end_column) and (column, end_column) != (0, 0)
+    ]
+    return bool(places) and all(start <= first and last <= end for first, last in places)
+
+
+def _length(node: ast.Lambda) -> tuple[int, int]:
+    lines = (node.end_lineno or 0) - node.lineno
+    return lines, (node.end_col_offset or 0) - node.col_offset
 
 
 def _lists_knobs(decorator: ast.expr) -> bool:

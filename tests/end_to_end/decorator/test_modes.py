@@ -166,7 +166,8 @@ class TestVariants:
         def prepare(arguments):
             ran.append(arguments["BLOCK"])
 
-        plain, hooked = triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 64}, pre_hook=prepare)
+        plain = triton.Config({"BLOCK": 64})
+        hooked = triton.Config({"BLOCK": 64}, pre_hook=prepare)
         kernel = make([plain, hooked], budget="all")
         assert call(kernel, device, tensors, 1024) == 2
         assert ran == [64]

@@ -25,7 +25,8 @@ from foretune.plan.serve.deployments.deployment_steps import prompt_ms
 from foretune.plan.serve.explanation import sentences
 from foretune.plan.serve.ranking import rank
 
-MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
+MODEL = "meta-llama/Llama-3.1-70B"
+SYSTEM = "h100_sxm"
 LOAD = Workload(2048, 256)
 
 
@@ -328,7 +329,8 @@ def with_guesses(made, guesses):
 
 def test_plan_extrapolated_best_has_best_measured_beside_it():
     made = planned(requirements=Requirements(tpot_ms=40.0))
-    table, per_s = made.candidates, "tokens_per_s_per_gpu"
+    table = made.candidates
+    per_s = "tokens_per_s_per_gpu"
     guessed = table[per_s] > 0.8 * table[table["keeps"]][per_s].max()
     extrapolated = with_guesses(made, guessed)
     assert extrapolated.best["number"] == made.best["number"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import os
 import time
 import warnings
 
@@ -109,6 +110,23 @@ def test_tunable_global_counts_as_it_is_now():
 
     assert total(X) == ALL
     SIZE[0] = 63
+    assert total(X) == ALL_BUT_ONE
+
+
+@pytest.mark.parametrize(
+    "size",
+    [lambda: int(os.environ["TOY_SIZE"]), lambda: int(os.environ["TOY_" + "size".upper()])],
+    ids=["named", "computed"],
+)
+@pytest.mark.filterwarnings("ignore::foretune.errors.ForetuneWarning")
+def test_tunable_environment_variable_counts_as_it_is_now(size, monkeypatch):
+    @ft.tunable(block=[1, 8], options=OPTIONS)
+    def total(x, block=1):
+        return sums(x, size(), block)
+
+    monkeypatch.setenv("TOY_SIZE", "64")
+    assert total(X) == ALL
+    monkeypatch.setenv("TOY_SIZE", "63")
     assert total(X) == ALL_BUT_ONE
 
 
