@@ -6,8 +6,8 @@ default alone in another, on the same inputs. Both send their outputs as data; t
 them by the usual rules, and times the requests by its own clock.
 
 Processes differ, and a request takes time, so this does not measure the gain: a winner of whose
-gain less than half is seen is not confirmed. Drawing inputs and sending all outputs are timed, too: a
-result that is computed before or after its call gains nothing. The winner is stopped with all its
+gain less than half is seen is not confirmed. Drawing inputs and sending all outputs are timed, too:
+a result that is computed before or after its call gains nothing. The winner is stopped with all its
 threads unless it has its turn.
 """
 
