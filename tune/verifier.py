@@ -352,13 +352,17 @@ def gather(
             reason = evidence.failures.get(base, evidence.failures.get(DEFAULT_REPEATED))
             if reason:
                 raise MeasurementError(reason)
+            # One that failed never wins: it would cost time in each process.
+            active = [key for key in active if key not in evidence.failures]
+            if candidates and not active and len(evidence) >= MIN_PROCESSES:
+                break
 
         # The looks and the candidates share the error. The last look gets all that is left of it.
         is_out_of_time = len(evidence) < processes
         used_share = 1.0 - (error_share - share) if is_out_of_time else share
         error = ERROR * used_share / max(1, len(candidates))
         for number, (key, config) in enumerate(candidates.items(), start=1):
-            if key in active or key not in comparisons:
+            if key in active or key not in comparisons or key in evidence.failures:
                 name = f"candidate {number}"
                 comparisons[key] = evidence.compare(base, key, name, config, error)
         if is_out_of_time:
