@@ -28,7 +28,10 @@ _USUAL_NAMES = (
     (r"(?:dgx|hgx) ", ""),
     (r"(?:nvidia |geforce )*(?=[2-5]0[5-9]0\b)", "RTX "),
     (r"(?:nvidia )?(?=a[2-6][05]00\b)", "RTX "),
+    (r"(?:nvidia )?(?=[2-6]000(?: sff)? ada\b)", "RTX "),
     (r"(?=w[5-7][5-9]00\b)", "Radeon PRO "),
+    (r"(?:amd |radeon )*(?=[5-9]\d\d0 ?(?:xtx?|gre)\b)", "RX "),
+    (r"(?:intel )?(?=max 1[135]\d0\b)", "Intel Data Center GPU "),
 )
 """Beginnings of names that people use, and what they stand for: ``4090``, ``HGX B300``."""
 _RACK = re.compile(r"(gb\d00)[ -]nvl\d+", re.IGNORECASE)

@@ -124,6 +124,7 @@ def known_models() -> list[str]:
 
 
 def _named_model(name: str) -> ModelDescription:
+    name = name.rstrip("/")
     # Exact names, then files in the cache, come before names that differ in words.
     exact = _look_up(name, str.lower)
     if exact is not None:
@@ -133,14 +134,14 @@ def _named_model(name: str) -> ModelDescription:
         return _read_cached(cached)
 
     parts = parse_name(name)
-    same = _look_up(name, _publication) if "/" in name else None
-    if same is not None:
-        return same
     if parts.refused:
         raise UsageError(
             f"{name}: checkpoints in {parts.refused} cannot be planned yet: plan the unquantized "
             "model with --formats"
         )
+    same = _look_up(name, _publication) if "/" in name else None
+    if same is not None:
+        return same
     similar = _look_up(name, lambda each: parse_name(each).architecture)
     if similar is not None:
         return similar

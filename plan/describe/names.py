@@ -62,6 +62,9 @@ TRAINING_WORDS = (
     "reasoning",
     "exp",
     "abliterated",
+    "sft",
+    "dpo",
+    "original",
 )
 """Words of training or publication, which do not change the architecture."""
 UNVERSIONED = ("abliterated",)
@@ -100,6 +103,8 @@ _BITS = re.compile(r"(?:int)?(?P<bits>[2-8])-?bit|int(?P<int>[2-8])")
 _GGUF = re.compile(r"(?:^|[-_.:])i?q\d_(?:k|\d|x|m|s|nl)")
 """Formats of llama.cpp: Q4_K_M, IQ3_XXS, Q8_0."""
 _GGUF_WORDS = re.compile(r"[-_.:]i?q\d_\w+")
+_VISION = re.compile(r"(?:^|-|intern|seek-)vl\d*(?![a-z])")
+"""Names of models that read images are never suggested for others."""
 _VERSION = re.compile(r"v\d+")
 """Behind a format, it counts the publications of a checkpoint."""
 _GROUP = re.compile(r"g(?P<after>\d+)|(?P<before>\d+)g")
@@ -164,8 +169,17 @@ def _refused(own_name: str, words: Sequence[str]) -> str:
     if _GGUF.search(own_name):
         return "GGUF"
     # Only the files know which modules have which of several formats.
-    formats = {FORMAT_OF_SUFFIX[word] for word in words if word in FORMAT_OF_SUFFIX} - {"bf16"}
+    formats = set(_formats_of_weights(words)) - {"bf16"}
     return " and ".join(sorted(formats)) if len(formats) > 1 else ""
+
+
+def _formats_of_weights(words: Sequence[str]) -> list[str]:
+    """Return the formats that words stand for; the one behind ``kv`` is the cache's."""
+    return [
+        FORMAT_OF_SUFFIX[word]
+        for i, word in enumerate(words)
+        if word in FORMAT_OF_SUFFIX and (i == 0 or words[i - 1] != "kv")
+    ]
 
 
 def format_in_name(name: str) -> str:
@@ -200,12 +214,12 @@ def _is_of_format(word: str) -> bool:
     )
 
 
-def _format(words: Collection[str], publisher: str) -> str:
+def _format(words: Sequence[str], publisher: str) -> str:
     """Return the weight format that words of a name stand for; empty if none."""
     bits = _first_match(_BITS, words)
     group = _first_match(_GROUP, words)
     pair = _first_match(_WEIGHTS_ACTIVATIONS, words)
-    named = [FORMAT_OF_SUFFIX[word] for word in words if word in FORMAT_OF_SUFFIX]
+    named = _formats_of_weights(words)
     n_bits = (bits["bits"] or bits["int"]) if bits else ""
 
     if pair:
@@ -274,6 +288,8 @@ def similar_names(name: str, known: Iterable[str]) -> list[str]:
     for candidate in known:
         parts = parse_name(candidate)
         if parts.sizes != wanted.sizes or _numbers(parts) != _numbers(wanted):
+            continue
+        if bool(_VISION.search(parts.architecture)) != bool(_VISION.search(wanted.architecture)):
             continue
         similarity = _similarity(wanted.architecture, parts.architecture)
         if similarity >= MIN_SIMILARITY:
