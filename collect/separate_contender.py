@@ -21,7 +21,7 @@ from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import CallResult, ResettingLaunch
 from foretune.collect.wrapped.output_data import describe_result
 from foretune.collect.wrapped.shared_memory import Effects
-from foretune.collect.wrapped.special_values import SPECIAL_VALUES
+from foretune.collect.wrapped.special_values import KINDS_OF_SPECIAL_VALUES
 from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.errors import ForetuneError, MeasurementError, describe_error, first_line
 from foretune.kernel import Inputs, WrongResult
@@ -68,21 +68,22 @@ class SeparateContender:
     def accepted_special_values(self, seed: int, names: Sequence[str]) -> tuple[str, ...]:
         """Return which special values the default accepts. This runs the default."""
         return tuple(
-            special.name
-            for special in SPECIAL_VALUES
-            if special.name in names and self._kernel.accepts(self._problem, special, seed)
+            name
+            for name in names
+            if self._kernel.accepts(self._problem, KINDS_OF_SPECIAL_VALUES[name], seed)
         )
 
     def expected(self, case: InputCase) -> Any:
         """Return the correct result on some inputs, described. This runs the default."""
         kind, _ = case
+        special = KINDS_OF_SPECIAL_VALUES.get(kind)
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            right = expected_result(self._kernel, self._inputs(case))
-        for special in SPECIAL_VALUES:
-            if special.name == kind and hasattr(right, "shift"):
-                right.shift = special.shift
-        return describe_result(right)
+            if special is None:
+                return describe_result(expected_result(self._kernel, self._inputs(case)))
+            right = self._kernel.reference(self._inputs(case))
+            right.shift = special.shift
+            return describe_result(right)
 
     def prepare(self, cases: Sequence[InputCase]) -> int:
         """Draw the inputs of one call each, at earlier addresses; return their bytes."""
@@ -136,8 +137,7 @@ class SeparateContender:
             return self._kernel.make_inputs(self._problem)
         if kind == REDRAWN:
             return self._kernel.make_inputs(self._problem, seed)
-        (special,) = (special for special in SPECIAL_VALUES if special.name == kind)
-        return self._kernel.inputs_with(self._problem, special, seed)
+        return self._kernel.inputs_with(self._problem, KINDS_OF_SPECIAL_VALUES[kind], seed)
 
     def _make_call(self, inputs: Inputs) -> _Call:
         if self._kernel.device_kind == "gpu":

@@ -488,7 +488,9 @@ def verify(
         job.progress.advance()
 
     compared = [while_busy(comparison, evidence, default.id, watch.load) for comparison in compared]
-    checked = _checked_separately(job, problem, compared, any_wins=default_breaks_limits)
+    checked = _checked_separately(
+        job, problem, compared, watch.load, any_wins=default_breaks_limits
+    )
     baseline = Comparison(
         "default", default, default_value, ratio=1.0, ratio_low=1.0, ratio_high=1.0
     )
@@ -542,11 +544,17 @@ class _Checked:
 
 
 def _checked_separately(
-    job: TuningJob, problem: Problem, compared: Sequence[Comparison], *, any_wins: bool
+    job: TuningJob,
+    problem: Problem,
+    compared: Sequence[Comparison],
+    load: MachineLoad,
+    *,
+    any_wins: bool,
 ) -> _Checked:
     """Check the best winner outside its process; if it does not pass, the next one.
 
-    With ``any_wins``, any candidate with a ratio may be the winner.
+    A gain that is not seen there is none, unless other load may have hidden it: then a quiet
+    machine decides. With ``any_wins``, any candidate with a ratio may be the winner.
     """
     checked = list(compared)
     refused = False
@@ -565,11 +573,15 @@ def _checked_separately(
             gain=best.ratio if is_timed_here and kernel.device_kind == "cpu" else None,
         )
         verdict = check_separately(job.runner, contest)
-        if not verdict.refused:
+        if verdict.unseen and load.disturbance:
+            checked[checked.index(best)] = replace(best, while_busy=verdict.unseen)
+            return _Checked(checked, refused=refused, limitation=verdict.limitation)
+        failure = verdict.refused or verdict.unseen
+        if not failure:
             return _Checked(checked, refused=refused, limitation=verdict.limitation)
         refused = True
         checked[checked.index(best)] = replace(
-            best, ratio=np.nan, ratio_low=np.nan, ratio_high=np.nan, failure=verdict.refused
+            best, ratio=np.nan, ratio_low=np.nan, ratio_high=np.nan, failure=failure
         )
     return _Checked(checked, refused=refused)
 

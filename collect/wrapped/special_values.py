@@ -31,12 +31,15 @@ class SpecialValues:
         draw: returns an array with such values.
         finite: whether the values are finite, so that the output must be finite, too.
         shift: how far from 0 the numbers are, relative to their differences.
+        spreads: whether results that depend on such a value are the same in any order of
+            operations: NaN stays NaN, but infinities may become either.
     """
 
     name: str
     draw: Draw
     finite: bool = True
     shift: float = 1.0
+    spreads: bool = False
 
 
 def shift_ratio(precision: float) -> float:
@@ -93,6 +96,6 @@ SPECIAL_VALUES = (
     ),
     SpecialValues("infinity", _some_elements(np.inf), finite=False),
     SpecialValues("negative infinity", _some_elements(-np.inf), finite=False),
-    SpecialValues("NaN", _some_elements(np.nan), finite=False),
+    SpecialValues("NaN", _some_elements(np.nan), finite=False, spreads=True),
 )
 KINDS_OF_SPECIAL_VALUES = {special.name: special for special in SPECIAL_VALUES}

@@ -223,6 +223,11 @@ def ignores_nan(x, wrong=0):
 
 
 @wrong(X)
+def ignores_nan_in_a_sum(x, wrong=0):
+    return np.nansum(x) if wrong else x.sum()
+
+
+@wrong(X)
 def has_a_table_up_to_one(x, wrong=0):
     if wrong:
         table = np.arcsinh(np.linspace(0, 1, 2_000_001))
