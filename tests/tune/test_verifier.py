@@ -449,3 +449,17 @@ def test_gather_does_not_measure_a_failed_candidate_again():
     assert all(keys == ["slow"] for keys in asked[1:])
     assert wrong.failure == "it is wrong"
     assert not slow.failure
+
+
+def test_compare_with_another_contender_has_the_whole_noise():
+    """A contender that was built once differs from another as two equals do."""
+    evidence = Evidence(BASE, DEFAULT_REPEATED)
+    for sign in (1, -1, 1, -1, 1):
+        times = {BASE: 1.0 + 0.05 * sign, DEFAULT_REPEATED: 1.0 - 0.05 * sign, "a": 0.9, "b": 1.0}
+        evidence.add(Rounds({key: np.full(5, ms) for key, ms in times.items()}))
+
+    def width(base):
+        compared = evidence.compare(base, "a", "a", None, 0.01)
+        return np.log(compared.ratio_high / compared.ratio_low)
+
+    assert width("b") == pytest.approx(width(BASE) / np.sqrt(verifier.NOISE_SHARE))
