@@ -209,11 +209,13 @@ class Search:
 
     def reaches(self, worth: dict[tuple[Any, ...], float]) -> tuple[float, float]:
         """Return evaluations and seconds until the best measured is worth 95 % of the optimum."""
-        least, best = min(worth.values()), float("inf")
+        least = min(worth.values())
+        best = float("inf")
         held: tuple[Any, ...] | None = None
         for i, (config, time_ms) in enumerate(zip(self.configs, self.times_ms, strict=True)):
             if time_ms < best:
-                best, held = time_ms, config
+                best = time_ms
+                held = config
             if held is not None and least / worth.get(held, float("inf")) >= NEEDED:
                 return i + 1, self.seconds[i]
         return float("inf"), float("inf")
@@ -245,7 +247,8 @@ def foretune(case: Case, budget: int, seed: int, **more: Any) -> Search:
     clock = Clock()
     settings = {**case.named, **more, **({"budget": budget} if budget else {})}
     best = ft.tune_kernel(*case.positional, seed=seed, store=store(), progress=clock, **settings)
-    rows, keys = best.results, list(case.positional[4])
+    rows = best.results
+    keys = list(case.positional[4])
     return Search(
         [tuple(row[k] for k in keys) for row in rows],
         [row["time"] if isinstance(row["time"], float) else float("inf") for row in rows],
@@ -257,7 +260,8 @@ def foretune(case: Case, budget: int, seed: int, **more: Any) -> Search:
 def kernel_tuner(case: Case, budget: int, seed: int, strategy: str | None = None) -> Search:
     import kernel_tuner as kt
 
-    start, began = time.perf_counter(), datetime.now().astimezone()
+    start = time.perf_counter()
+    began = datetime.now().astimezone()
     options = {"max_fevals": budget} if strategy not in (None, "brute_force") else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -337,7 +341,8 @@ def scores(found: Sequence[Search], worth: dict[tuple[Any, ...], float]) -> list
 
 def everything(number: int, rounds: int) -> tuple[list[Search], list[Search]]:
     """Return Foretune's and Kernel Tuner's measurements of all configurations, taken in turn."""
-    ours, theirs = [], []
+    ours = []
+    theirs = []
     for _ in range(rounds):
         ours.append(apart("foretune", number, 0, 0, "brute_force"))
         theirs.append(apart("kernel_tuner", number, 0, 0, "brute_force"))

@@ -152,7 +152,8 @@ class Replayed:
     """The decorator's decisions over a recording."""
 
     def __init__(self, table: Table, device: Device) -> None:
-        self._table, self._device = table, device
+        self._table = table
+        self._device = device
         self._runs: list[Measurement] = []
         first = next(iter(next(iter(table.values())).values()))
         self._kernel = first.kernel

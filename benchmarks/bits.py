@@ -101,7 +101,8 @@ def print_choices(kernel, problem, rounds: int) -> None:
 
 
 def print_passes(rounds: int) -> None:
-    kernel, rows = get_kernel("softmax"), []
+    kernel = get_kernel("softmax")
+    rows = []
     for r, c in ROWS:
         problem = kernel.problem(R=r, C=c)
         inputs = kernel.make_inputs(problem)

@@ -37,7 +37,8 @@ def run(kernel: str, preset: str) -> list[str]:
     location = absolute_location(kernel) if is_code_location(kernel) else kernel
     command = [sys.executable, "-P", "-c", COMMAND, "campaign", location]
     command += ["--preset", preset, "--store", "none", "--json"]
-    start, peak = time.perf_counter(), 0
+    start = time.perf_counter()
+    peak = 0
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
         watched = psutil.Process(process.pid)

@@ -79,7 +79,8 @@ def sessions_of(
     )
     default = kernel.default(problem)
     configs = [default, *(c for c in kernel.space(problem) if c != default)]
-    found, seconds = [], []
+    found = []
+    seconds = []
     with runner:
         for seed in range(count):
             start = time.perf_counter()

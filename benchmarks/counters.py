@@ -23,7 +23,9 @@ from foretune.collect import local_device
 from foretune.datasets.schema import columns_of
 from foretune.models import Predictor
 
-KERNELS, KNOWN, ASKED = ("convolution_ktt", "pnpoly_ktt"), (50, 500), 1500
+KERNELS = ("convolution_ktt", "pnpoly_ktt")
+KNOWN = (50, 500)
+ASKED = 1500
 
 
 def read(folder: Path, kernel: str, device: str) -> pd.DataFrame:
@@ -38,7 +40,8 @@ def error(predictor: Predictor, asked: pd.DataFrame) -> float:
 
 def predicted_counters(rows: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     """Return rows with counters that a forest predicts, for known rows from trees without them."""
-    config, counters = columns_of(rows, "config"), columns_of(rows, "counter")
+    config = columns_of(rows, "config")
+    counters = columns_of(rows, "counter")
     forest = ExtraTreesRegressor(200, random_state=0, bootstrap=True, oob_score=True)
     forest.fit(known[config].astype(float), np.log1p(known[counters]))
     values = pd.DataFrame(forest.predict(rows[config].astype(float)), rows.index, counters)

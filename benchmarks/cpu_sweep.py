@@ -93,7 +93,9 @@ class Plan:
     def __init__(
         self, kernel: Kernel, problems: list[Problem], known: list[Measurement], most: int
     ) -> None:
-        self.kernel, self.problems, self._most = kernel, problems, most
+        self.kernel = kernel
+        self.problems = problems
+        self._most = most
         self.octaves = float(np.log2(len(kernel.space(problems[0]))))
         mine = [m for m in known if m.kernel == kernel.name and m.problem in set(problems)]
         self.listed = list(dict.fromkeys(m.config for m in mine))
@@ -176,7 +178,8 @@ class Sweep:
         repeat, rest = divmod(len(plan.listed) // CHUNK, EVERY)
         again = rest == 0 and 1 <= repeat <= LAST_REPEAT
         for problem in plan.problems:
-            space, default = plan.kernel.space(problem), plan.kernel.default(problem)
+            space = plan.kernel.space(problem)
+            default = plan.kernel.default(problem)
             jobs = [(c, "list", 0) for c in configs if c in space]
             jobs += [(default, "repeat", repeat)] if again else []
             for config, role, number in jobs:
@@ -238,7 +241,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def sweep(options: argparse.Namespace, kernels: list[Kernel], runner: Runner) -> str:
     """Measure, write table and card, and return a report in Markdown."""
-    device, out = runner.device, Path(options.out)
+    device = runner.device
+    out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     name = options.name or name_of(device)
     start_anew(name, out, kernels, bool(options.provisional))

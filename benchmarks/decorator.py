@@ -32,7 +32,8 @@ from replay_driver import ReplayDriver
 import foretune
 from foretune.collect import local_device
 
-CALLS, ROUNDS = 200, 400
+CALLS = 200
+ROUNDS = 400
 
 
 @triton.jit

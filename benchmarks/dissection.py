@@ -80,7 +80,8 @@ def main() -> None:
 
 def compare(size_kib: int, repeats: int) -> tuple[float, float, float]:
     """Return the rates at which we, likwid-bench (NaN without it) and NumPy read, GB/s."""
-    buffer, numbers = _Buffer(size_kib), np.zeros(size_kib * 128)
+    buffer = _Buffer(size_kib)
+    numbers = np.zeros(size_kib * 128)
     numbers[:] = 1.0
     rates = []
     for _ in range(repeats):

@@ -168,7 +168,8 @@ class RecordedFlashInfer:
         self.timed: dict[Bucket, dict[Any, float]] = {}
         self.tool = autotuner
         torch.cuda.is_current_stream_capturing = lambda: False
-        times, timed = {k: v for layer in layers for k, v in layer.items()}, self.timed
+        times = {k: v for layer in layers for k, v in layer.items()}
+        timed = self.timed
         rng = np.random.default_rng(seed)
 
         def time_of(tuner: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **k: Any) -> Any:
@@ -232,8 +233,10 @@ def cut_by(tool: RecordedFlashInfer, budget: int, seed: int | None) -> Callable[
 
     rng = np.random.default_rng(seed)
     automatic = tool.tool.AutoTuner
-    real, profiles = TacticsBlocklist.filter, automatic._generate_optimization_profiles
-    prepare, rows = automatic._prepare_input_tensors, [0]
+    real = TacticsBlocklist.filter
+    profiles = automatic._generate_optimization_profiles
+    prepare = automatic._prepare_input_tensors
+    rows = [0]
 
     def generate(*args: Any, **named: Any) -> list[Any]:
         found = profiles(*args, **named)
@@ -312,14 +315,16 @@ def flashinfer_noise(table: Path, levels: Sequence[float] = (0.01, 0.02, 0.05)) 
     """Return the table of choices by a noisy clock, and how often two runs choose the same."""
     from foretune.tune.doors.flashinfer import TacticTimes, patch_flashinfer
 
-    estimates, rows = TacticTimes.estimates, list[list[str]]()
+    estimates = TacticTimes.estimates
+    rows = list[list[str]]()
     for noise in levels:
         for name, choose in (
             ("least time", lambda times, bucket, timed: timed),
             ("Foretune", estimates),
         ):
             TacticTimes.estimates = choose  # type: ignore[assignment, method-assign]
-            every, same = list[float](), list[bool]()
+            every = list[float]()
+            same = list[bool]()
             for order in itertools.permutations(layers_of(table)):
                 runs = []
                 for seed in (0, 1):
@@ -356,7 +361,8 @@ def helion(budget: int = 16) -> str:
     # On a TPU it compares the finalists by their device times; in the interpreter it takes hours.
     PopulationBasedSearch._final_pick_supported = lambda search: False
     runs: dict[str, list[list[float]]] = {}
-    x, y = torch.randn(64, 64), torch.randn(64, 64)
+    x = torch.randn(64, 64)
+    y = torch.randn(64, 64)
     for seed in range(SEEDS):
         for name, options in (
             ("Foretune", {"autotuner_fn": helion_autotuner(budget)}),

@@ -46,7 +46,8 @@ def collect(path: Path) -> None:
 
     from foretune.datasets import RunLog
 
-    kernel, runner = Toy(), FakeRunner()
+    kernel = Toy()
+    runner = FakeRunner()
     problem = kernel.problem(n=100)
     with RunLog(path, DEVICE) as log:
         print("open", flush=True)
@@ -62,11 +63,16 @@ def killed_collections(kills: int, seed: int) -> list[str]:
     """Return the table's row of collections that are killed."""
     from foretune.datasets import read_runs
 
-    rng, lost, twice, done = random.Random(seed), 0, 0, 0
+    rng = random.Random(seed)
+    lost = 0
+    twice = 0
+    done = 0
     seconds: list[float] = []
     while done < kills:
         with tempfile.TemporaryDirectory() as folder:
-            path, reported, finished = Path(folder) / "runs.parquet", set(), False
+            path = Path(folder) / "runs.parquet"
+            reported = set()
+            finished = False
             while not finished:
                 begun = time.perf_counter()
                 command = [sys.executable, __file__, "--collect", str(path)]
@@ -93,8 +99,11 @@ def harmful_configurations(harm: str, times: int) -> list[str]:
 
     from foretune.collect import IsolatedRunner, Timing
 
-    kernel, seconds, lost = Faulty() if harm in FAULTY else Toy(), list[float](), 0
-    problem, before = kernel.problem(n=100), started_processes()
+    kernel = Faulty() if harm in FAULTY else Toy()
+    seconds = list[float]()
+    lost = 0
+    problem = kernel.problem(n=100)
+    before = started_processes()
     with IsolatedRunner(
         DEVICE, Timing(max_seconds=0.02, warmup_s=0.002), limit_s=LIMIT_S
     ) as runner:

@@ -27,7 +27,8 @@ from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.tune.verifier import LOOKS, gather
 
 NOISE = 0.05
-OUTLIER_SHARE, OUTLIER_FACTOR = 0.05, 2.0
+OUTLIER_SHARE = 0.05
+OUTLIER_FACTOR = 2.0
 MEASURED = 30
 DEFAULT_MS = 1.6
 SHAPES = {"sparse": 1.0, "dense": 3.0}
@@ -88,11 +89,15 @@ def row(
     """Return the line of a table."""
     rng = np.random.default_rng(0)  # the same searches in all lines
     looks = {max(LOOKS): 1.0} if to_the_end else LOOKS
-    regrets, processes, launches = [], [], []
+    regrets = []
+    processes = []
+    launches = []
     for _ in range(searches):
         times = draw_times(space, rng)
         ranked = np.argsort(measured(times, rng))
-        named, used, launched = int(ranked[0]), 0, 0
+        named = int(ranked[0])
+        used = 0
+        launched = 0
         if count:
             named, used, launched = name_one(
                 times, ranked[:count].tolist(), rng, process_noise=process_noise, looks=looks

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 from machine import heading
+from plain_models import default_xgboost, on_our_features
 from predictor_tasks import Task, attention, few_problems, gemm, held_out, libraries, moe, power
-from predictors import errors, on_roofline, score_of, xgboost_beside
+from predictors import errors, score_of
 from shipped import to_learn_from
 
 from foretune.collect import local_device
@@ -103,12 +104,12 @@ def run_task(task: Task) -> None:
     xgboost_seconds: list[float] = []
 
     def timed_xgboost() -> object:
-        learner = xgboost_beside().set_params(n_jobs=1)  # waiting threads cost CPU time, too
+        learner = default_xgboost().set_params(n_jobs=1)  # waiting threads cost CPU time, too
         fit = learner.fit
         learner.fit = lambda X, y: xgboost_seconds.append(cpu_seconds(lambda: fit(X, y)))
         return learner
 
-    value = on_roofline(timed_xgboost, predictor, measured_train, test, task.target)
+    value = on_our_features(timed_xgboost, predictor, measured_train, test, task.target)
     plain = errors(score(test[task.target].to_numpy(), value, task_numbers(test)))
     scores = score_of(predictor, test, task.target)
     interval = f"{100 * scores['coverage90']:.0f} %; ±{100 * scores['width90']:.0f} %"

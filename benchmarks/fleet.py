@@ -33,7 +33,8 @@ from foretune.tune.store.cache import MeasurementCache
 
 KERNEL = SleepingKernel()
 PROBLEM = KERNEL.problem(n=1)
-SLEEPY, SHORT = ft.Configuration(ms=20), ft.Configuration(ms=1)
+SLEEPY = ft.Configuration(ms=20)
+SHORT = ft.Configuration(ms=1)
 TIMING = Timing(max_seconds=0.5, warmup_s=0.02, min_repeats=1000)
 BRIEF = Timing(max_seconds=0.004, warmup_s=0.001)
 DEVICES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -61,7 +62,9 @@ class SimulatedCrew:
     """Devices whose measurements take as many seconds as they say; time is simulated."""
 
     def __init__(self, devices: int, costs: Costs) -> None:
-        self.devices, self.now, self.busy_s = devices, 0.0, 0.0
+        self.devices = devices
+        self.now = 0.0
+        self.busy_s = 0.0
         self._driver_s = costs.driver_ms * 1e-3
         self._way_s = max(0.0, costs.overhead_ms - costs.driver_ms) * 1e-3
         self._events: list[tuple[float, Any]] = []
@@ -136,7 +139,8 @@ def measured(device: ft.Device, count: int) -> tuple[Costs, float, float]:
             ft.IsolatedRunner(device, BRIEF, power=False) as alone,
             ft.RayRunner(KERNEL, device, BRIEF, power=False, address=cluster.address) as runner,
         ):
-            overheads, driver = [], []
+            overheads = []
+            driver = []
             for _ in range(10):  # in turn: the machine drifts
                 without = np.median(each_ms(alone, count // 10))
                 start = time.process_time()

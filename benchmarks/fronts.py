@@ -111,7 +111,8 @@ def optuna_sampler(
     """Return a search by an Optuna sampler, which knows no restrictions: misses are free."""
 
     def search(of: Objectives, seed: int, budget: int) -> Iterator[int]:
-        rng, seen = np.random.default_rng(seed), set[int]()
+        rng = np.random.default_rng(seed)
+        seen = set[int]()
         study = optuna.create_study(
             sampler=make(seed), directions=["minimize"] * of.values.shape[1]
         )
@@ -161,7 +162,8 @@ def main() -> None:
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     print(heading("Pareto fronts", local_device()))
-    names, rows = options.searches.split(","), list[list[str]]()
+    names = options.searches.split(",")
+    rows = list[list[str]]()
     shares: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for of in problems(complete_spaces(options.spaces, options.only)):
         front = int(pareto_front(of.values).sum())
@@ -186,7 +188,8 @@ def main() -> None:
 def time_of_volume(objectives: int, points: int = 200) -> float:
     """Return the least seconds of CPU that a hypervolume takes."""
     directions = np.abs(np.random.default_rng(0).standard_normal((points, objectives)))
-    values, taken = 1 - directions / np.linalg.norm(directions, axis=1)[:, None], []
+    values = 1 - directions / np.linalg.norm(directions, axis=1)[:, None]
+    taken = []
     for _ in range(5):
         started = time.process_time()
         hypervolume(values, np.ones(objectives))

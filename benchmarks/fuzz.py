@@ -22,7 +22,8 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "toy"))
 
-MEMORY, MEMORY_DISK = 8 << 30, Path("/dev/shm")
+MEMORY = 8 << 30
+MEMORY_DISK = Path("/dev/shm")
 COLUMNS = ("decoder", "inputs", "accepted", "refused", "unexpected", "inputs/s")
 
 
@@ -67,7 +68,8 @@ def run(name: str, inputs: int, seconds: float, seed: int, start: int) -> dict[s
                 break
             reached = int.from_bytes(Path(at.name).read_bytes(), "little")
             total["unexpected"].append([reached, f"it ends the process: {done.returncode}"])
-            inputs, start = inputs - (reached + 1 - start), reached + 1
+            inputs = inputs - (reached + 1 - start)
+            start = reached + 1
             total["seconds"] += seconds / 10
     return total
 
@@ -91,9 +93,12 @@ def main() -> None:
         name, inputs, seconds, seed, start, at = given.work
         work(name, int(inputs), float(seconds), int(seed), int(start), Path(at))
         return
-    rows, totals, total_s = [], [0, 0, 0], 0.0
+    rows = []
+    totals = [0, 0, 0]
+    total_s = 0.0
     for i, name in enumerate(given.only):
-        left, names = given.inputs - sum(totals), len(given.only) - i
+        left = given.inputs - sum(totals)
+        names = len(given.only) - i
         share = max(given.seconds - total_s, 1.0) / names
         tally = run(name, left, share, given.seed, given.start)
         counts = [tally["accepted"], tally["refused"], len(tally["unexpected"])]

@@ -166,7 +166,8 @@ def table(name: str, case: Case, results: Results) -> list[list[str]]:
     """Return the rows of one kernel."""
     if not results.exhaustive:
         return [[name, "no time was left", "", "", "", "", "0"]]
-    n, seconds = len(case.configs), statistics.mean(results.stock_seconds)
+    n = len(case.configs)
+    seconds = statistics.mean(results.stock_seconds)
     count = str(len(results.exhaustive))
     rows = [[name, "triton.autotune", "1", "1", str(n), f"{seconds:.1f}", count]]
     for label, spent in results.ours.items():

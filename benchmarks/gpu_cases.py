@@ -75,8 +75,10 @@ class Case:
 
 def cases(configs: int, seed: int = 0) -> dict[str, Case]:
     """Return the cases, each with at most ``configs`` configurations from its kernel's space."""
-    gemm, attention = triton_gemm.TritonGemm(), triton_attention.TritonAttention()
-    softmax, norm = triton_softmax.TritonSoftmax(), triton_norm.TritonNorm()
+    gemm = triton_gemm.TritonGemm()
+    attention = triton_attention.TritonAttention()
+    softmax = triton_softmax.TritonSoftmax()
+    norm = triton_norm.TritonNorm()
     sizes = [
         (4096, 4096, 4096),
         (16, 4096, 4096),
@@ -218,7 +220,8 @@ def _rows(
 
 
 def _gemm_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
-    a, b = inputs["a"], inputs["b"]
+    a = inputs["a"]
+    b = inputs["b"]
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), dtype=a.dtype, device=a.device)
 
@@ -229,7 +232,9 @@ def _gemm_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
 
 
 def _attention_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
-    q, k, v = inputs["q"], inputs["k"], inputs["v"]
+    q = inputs["q"]
+    k = inputs["k"]
+    v = inputs["v"]
     o = torch.empty_like(q)
     batch, heads, length, dim = q.shape
     strides = [step for tensor in (q, k, v, o) for step in tensor.stride()[:3]]
@@ -248,7 +253,8 @@ def _softmax_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
 
 
 def _norm_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
-    x, weight = inputs["x"], inputs["weight"]
+    x = inputs["x"]
+    weight = inputs["weight"]
     args = (x, weight, weight, torch.empty_like(x), *x.shape, triton_norm.EPSILON)
     return args, {"CENTER": False}, _row_grid(x)
 

@@ -170,7 +170,8 @@ def specs_of(gpu: Any, name: str) -> dict[str, Any]:
         arch = f"sm_{gpu.cuda_major_version}{gpu.cuda_minor_version}"
     lanes = by_prefix(LANES, str(gpu.architecture))
     cores = gpu.streaming_multiprocessors or (gpu.shading_units // lanes if lanes else 0)
-    fp16, fp32 = gpu.half_float_performance_gflop_s or 0, gpu.single_float_performance_gflop_s
+    fp16 = gpu.half_float_performance_gflop_s or 0
+    fp32 = gpu.single_float_performance_gflop_s
     clock = gpu.boost_clock_mhz or gpu.base_clock_mhz or 0
     specs = {
         "cores": cores,

@@ -20,7 +20,8 @@ from foretune.tune.triton.launch_order import (
     size_scores,
 )
 
-ROUNDS, MAX_DEPTH = 200, 6
+ROUNDS = 200
+MAX_DEPTH = 6
 LAMBDAMART_PARAMETERS = {
     "objective": "rank:ndcg",
     "lambdarank_pair_method": "topk",
@@ -142,7 +143,8 @@ def tree_nodes(booster: Any, depth: int) -> RankingTrees:
     fields_of_nodes = ("left_children", "split_indices", "split_conditions")
     left, column, bound = (np.concatenate([tree[f] for tree in trees]) for f in fields_of_nodes)
     sizes = [len(tree["left_children"]) for tree in trees]
-    roots, inner = np.cumsum([0, *sizes[:-1]]), left >= 0
+    roots = np.cumsum([0, *sizes[:-1]])
+    inner = left >= 0
     return RankingTrees(
         left=np.where(inner, left + np.repeat(roots, sizes), np.arange(len(left))),
         column=np.where(inner, column, 0),

@@ -23,7 +23,8 @@ class Residual(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
-        self.first, self.second = conv(inputs, outputs, stride=stride), conv(outputs, outputs)
+        self.first = conv(inputs, outputs, stride=stride)
+        self.second = conv(outputs, outputs)
         same = stride == 1 and inputs == outputs
         self.shortcut = nn.Identity() if same else conv(inputs, outputs, 1, stride)
 
@@ -58,7 +59,8 @@ class Head(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.pool, self.classify = nn.AdaptiveAvgPool2d(1), nn.Linear(width, 1000)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.classify = nn.Linear(width, 1000)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
@@ -71,7 +73,8 @@ class UNet(nn.Module):
     def __init__(self, width: int = 24) -> None:
         super().__init__()
         w = width
-        self.pool, self.up = nn.MaxPool2d(2), nn.Upsample(scale_factor=2)
+        self.pool = nn.MaxPool2d(2)
+        self.up = nn.Upsample(scale_factor=2)
         self.down = nn.ModuleList([self.two(3, w), self.two(w, 2 * w)])
         self.middle = self.two(2 * w, 4 * w)
         self.rise = nn.ModuleList([self.two(6 * w, 2 * w), self.two(3 * w, w)])
@@ -100,8 +103,10 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, causal: bool = False) -> None:
         super().__init__()
-        self.heads, self.causal = heads, causal
-        self.inside, self.outside = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads = heads
+        self.causal = causal
+        self.inside = nn.Linear(width, 3 * width)
+        self.outside = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return as many tokens."""
@@ -134,7 +139,8 @@ class Decoder(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norms = nn.ModuleList([nn.RMSNorm(width), nn.RMSNorm(width)])
-        self.attention, wide = Attention(width, heads, causal=True), 8 * width // 3
+        self.attention = Attention(width, heads, causal=True)
+        wide = 8 * width // 3
         self.gate, self.rise = (
             nn.Linear(width, wide, bias=False),
             nn.Linear(width, wide, bias=False),
@@ -175,7 +181,8 @@ class Patches(nn.Module):
         self.cut = nn.Conv2d(3, width, patch, patch)
         tokens = (IMAGE // patch) ** 2
         self.positions = nn.Parameter(torch.randn(1, tokens, width)) if positions else None
-        self.blocks, self.norm = nn.Sequential(*blocks), nn.LayerNorm(width)
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(width)
         self.classify = nn.Linear(width, 1000)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,8 @@ ROUNDS = 15
 ONCE = 3
 """Runs of a network per round; the first is not timed."""
 METHODS = ("Foretune", "XGBoost in ten lines", "rooflines", "operators measured")
-OPERATORS, LATENCIES = "operators.parquet", "latencies.json"
+OPERATORS = "operators.parquet"
+LATENCIES = "latencies.json"
 Key = tuple[str, int]
 
 
@@ -99,7 +100,8 @@ def latencies(programs: dict[Key, torch.export.ExportedProgram], path: Path) -> 
         return {tuple(key): times for key, times in json.loads(path.read_text())}
     modules = {key: (p.module(), p.example_inputs[0]) for key, p in programs.items()}
     times: dict[Key, list[float]] = {key: [] for key in modules}
-    order, shuffler = list(modules), random.Random(0)
+    order = list(modules)
+    shuffler = random.Random(0)
     with torch.inference_mode():
         for _ in range(ROUNDS):
             shuffler.shuffle(order)
@@ -116,7 +118,8 @@ def latencies(programs: dict[Key, torch.export.ExportedProgram], path: Path) -> 
 
 def peak_mib(program: torch.export.ExportedProgram) -> float:
     """Return the most results that live at once, as torch's allocator counts them."""
-    module, inputs = program.module(), program.example_inputs[0]
+    module = program.module()
+    inputs = program.example_inputs[0]
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.inference_mode():
         module(*inputs)
@@ -148,9 +151,11 @@ def predict(
             for o in own[other]
         }
         kept = runs[[key in others for key in row_keys]]
-        ours, plain = NetworkPredictor(kept), ten_lines(kept, device)
+        ours = NetworkPredictor(kept)
+        plain = ten_lines(kept, device)
         for key in (k for k in networks if k[0] == name):
-            network, made = networks[key], ours.predict(networks[key], device)
+            network = networks[key]
+            made = ours.predict(networks[key], device)
             table = made.operators
             same = (table["count"] * table["time_ms"])[table["source"] == "measured"].sum()
             sums = {

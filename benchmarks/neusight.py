@@ -92,7 +92,8 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def _rows(op: str, table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    count, kernel = len(table), KERNELS.get(op, "elementwise")
+    count = len(table)
+    kernel = KERNELS.get(op, "elementwise")
     rows = pd.DataFrame(
         {
             "kernel": constant(kernel, count),

@@ -73,7 +73,8 @@ class Scored:
         }
 
     def _inside(self, target: str) -> np.ndarray:
-        low, high = self.predicted[f"{target}_low"], self.predicted[f"{target}_high"]
+        low = self.predicted[f"{target}_low"]
+        high = self.predicted[f"{target}_high"]
         return np.asarray((self.measured[target] >= low) & (self.measured[target] <= high))
 
 
@@ -176,8 +177,12 @@ def _lines(names: Sequence[str], scored: Scored) -> dict[str, object]:
 
 
 def _held_out(train: Table, fold: np.ndarray, name: str) -> Scored:
-    rows, measured, groups = train.rows, train.data.measured, train.data.groups
-    predicted, formulas, pairs = [], [], []
+    rows = train.rows
+    measured = train.data.measured
+    groups = train.data.groups
+    predicted = []
+    formulas = []
+    pairs = []
     for number in range(fold.max() + 1):
         _say(f"holding out {name}: {number + 1} of {fold.max() + 1}")
         out = fold == number

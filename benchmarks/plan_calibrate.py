@@ -48,9 +48,11 @@ def main() -> None:
 
 def _errors(data: MeasuredDeployments, rows: pd.DataFrame, count: int) -> pd.DataFrame:
     """Return the errors of judged rows, with ``count`` lines that calibrate."""
-    plain, measured = formula_latencies(rows), data.measured
+    plain = formula_latencies(rows)
+    measured = data.measured
     stack = np.array([f"{d.system.name} {d.backend} {d.version}" for d in data.deployments])
-    rng, found = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    found = []
     for name in np.unique(stack):
         here = np.flatnonzero(stack == name)
         for model in np.unique(data.models[here]):

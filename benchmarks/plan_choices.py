@@ -71,7 +71,9 @@ def _under_limit(table: pd.DataFrame, limit: float, sure: bool) -> dict[str, flo
         limit: milliseconds per token.
         sure: ask for the probability of keeping to it that plans ask for; else for a half.
     """
-    right, missed, kept = [], [], []
+    right = []
+    missed = []
+    kept = []
     chance = probability_within(table, "tpot_ms", limit)
     for group in groups_of(table, ["model", "system", "isl", "osl"], "row"):
         allowed = group[group["tpot"] <= limit]

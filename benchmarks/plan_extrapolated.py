@@ -99,11 +99,13 @@ def compared(
     timers: StepTimerFactory,
 ) -> list[list[str]]:
     """Return the lines of a hidden format."""
-    deployments, measured = whole.data.deployments, whole.data.measured
+    deployments = whole.data.deployments
+    measured = whole.data.measured
     hidden = np.array(
         [bool({d.formats.weights, d.formats.moe} & {*formats}) for d in deployments], dtype=bool
     )
-    rows, errors = whole.rows.copy(), ["", ""]
+    rows = whole.rows.copy()
+    errors = ["", ""]
     before = predict(models, fold, rows)
     if hidden.any():
         index = np.flatnonzero(hidden)

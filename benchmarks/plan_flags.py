@@ -46,7 +46,9 @@ def main() -> None:
     parser.add_argument("--freeze", action="store_true")
     parser.add_argument("--commands", type=Path, help="JSON file to write: engine -> commands")
     arguments = parser.parse_args()
-    rows, failed, written = [], False, {}
+    rows = []
+    failed = False
+    written = {}
     for wheel in arguments.wheels:
         engine, version = wheel.name.split("-")[:2]
         known = flags_in(wheel, SOURCES[engine])

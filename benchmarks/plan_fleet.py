@@ -60,7 +60,8 @@ PUBLISHED = {
 def histogram(setting: str) -> dict[tuple[int, int], float]:
     """Return shares of requests by tokens of prompt and answer."""
     if setting == "mixed":
-        chats, documents = histogram("chats"), histogram("documents")
+        chats = histogram("chats")
+        documents = histogram("documents")
         return {
             size: MIXED * chats.get(size, 0.0) + (1 - MIXED) * documents.get(size, 0.0)
             for size in {**chats, **documents}
@@ -100,7 +101,8 @@ def mixes(setting: str, tpot_ms: float, clocks: StepTimerFactory) -> dict[str, A
     rows: list[dict[str, Any]] = []
     for rate in RATES:
         per_s = [rate * share for share in shares.values()]
-        mix, alone = cheapest_fleet(kinds, per_s), single_fleets(kinds, per_s)
+        mix = cheapest_fleet(kinds, per_s)
+        alone = single_fleets(kinds, per_s)
         rows.append(
             {
                 "rate": rate,

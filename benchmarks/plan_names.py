@@ -1,17 +1,19 @@
 """How many public model names are known to plans, and GPUs that people ask for.
 
-Run: ``python benchmarks/plan_names.py [--transformers FOLDER]``. The first names are those of
-``model_names.txt``: recipes, documentation and quantized copies. The second ones are those of
+Run: ``python benchmarks/plan_names.py [--transformers FOLDER] [--rows]``. The first names are those
+of ``model_names.txt``: recipes, documentation and quantized copies. The second ones are those of
 repositories that transformers' sources mention for their decoder families, whatever their age; the
 folder is that of the package, by default the installed one.
 
 A name is planned, refused for what is not planned of its model, or unknown: then a plan asks for a
 folder or a ``config.json``, and may name relatives of other sizes or releases. ``--unknown`` lists
-these. The GPUs are those of public requests.
+these. The GPUs are those of public requests. ``--rows`` lists the shipped models with the source of
+their sizes, and their parameters beside the published ones.
 """
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,7 @@ from pathlib import Path
 from plan_families import decoder_families
 
 from foretune.errors import ForetuneError, UnknownName
+from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.catalog import resolve_system
 from foretune.plan.describe.model_catalog import describe_model
 
@@ -30,6 +33,9 @@ MADE_FOR_TESTS = re.compile(
     r"(?i)tiny|random|internal-testing|dummy|^your|username|vision|-mm-|embed"
 )
 """Names of models for tests, and of models that generate no text."""
+
+MAX_OFF = 0.01
+"""Relative difference of parameters above which a row is named."""
 
 OUTCOMES = ("planned", "refused", "unknown, relatives named", "unknown")
 
@@ -47,7 +53,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--unknown", action="store_true")
     parser.add_argument("--transformers", type=Path)
+    parser.add_argument("--rows", action="store_true")
     given = parser.parse_args()
+    _print_rows(every=given.rows)
     _print_gpus()
     lines = NAMES.read_text(encoding="utf-8").splitlines()
     public = [line for line in lines if not line.startswith("#")]
@@ -66,6 +74,29 @@ def main() -> None:
         if not MADE_FOR_TESTS.search(name)
     }
     _print_outcomes("names in the sources of transformers", names, list_unknown=given.unknown)
+
+
+def _print_rows(*, every: bool) -> None:
+    """Print how many shipped models have which source, and how far their parameters are off."""
+    sources: Counter[str] = Counter()
+    off: list[float] = []
+    for row in shipped_rows("models.csv"):
+        model = describe_model(row["name"])
+        published = float(row["published"])
+        # A card may also count the encoder of images, or the layers that draft tokens.
+        decoder = model.parameters()
+        drafting = model.drafting_layers * decoder / model.layers
+        counts = (decoder, decoder + model.encoder_weights, decoder + drafting)
+        differences = [count / 1e9 / published - 1.0 for count in counts]
+        difference = min(differences, key=abs)
+        sources[row["source"]] += 1
+        off.append(abs(difference))
+        if every or abs(difference) > MAX_OFF:
+            print(f"| {row['name']} | {row['source']} | {published:g} | {difference:+.1%} |")
+    listed = ", ".join(f"{count} {source}" for source, count in sources.most_common())
+    mean = sum(off) / len(off)
+    print(f"{len(off)} shipped models: {listed}")
+    print(f"their parameters are {mean:.2%} off on average, {max(off):.1%} at most")
 
 
 def _print_outcomes(title: str, names: Iterable[str], *, list_unknown: bool) -> None:

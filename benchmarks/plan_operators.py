@@ -27,7 +27,8 @@ from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer
 
-SYSTEM, ENGINE = "h100_sxm", "trtllm"
+SYSTEM = "h100_sxm"
+ENGINE = "trtllm"
 TASKS = (
     "GEMM (n, k), H100",
     "GEMM m, H100",
@@ -87,7 +88,8 @@ def tasks(data: Path, only: str) -> Iterator[Task]:
 
 def of_planner(task: Task) -> Scores:
     """Return how the planner's clock does that has the rows which were not held out."""
-    known, test = task.runs[~task.test], task.runs[task.test]
+    known = task.runs[~task.test]
+    test = task.runs[task.test]
     with tempfile.TemporaryDirectory() as folder:
         kept = TrainedPredictorCache(folder=Path(folder))
         clock = OperatorTimer(find_device(H100), Known(known), SYSTEM, ENGINE, predictors=kept)

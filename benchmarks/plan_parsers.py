@@ -55,7 +55,8 @@ def main() -> None:
     """Parse all commands; exit with 1 if one is refused."""
     engine = sys.argv[1]
     make, program = PARSERS[engine]
-    parser, commands = make(), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))[engine]
+    parser = make()
+    commands = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))[engine]
     reasons = [refused(parser, command[program:]) for command in commands]
     for reason in sorted(set(filter(None, reasons))):
         print(f"{reasons.count(reason)} times: {reason}", file=sys.stderr)

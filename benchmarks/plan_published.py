@@ -110,7 +110,8 @@ def predictions(
     rows: Iterable[Mapping[str, str]], clocks: StepTimerFactory
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """Return the rows with ``predicted`` tokens per second, and how many are refused, by reason."""
-    found, refused = [], dict[str, int]()
+    found = []
+    refused = dict[str, int]()
     known: dict[tuple[object, ...], StageTimes] = {}
     for row in rows:
         start = time.perf_counter()

@@ -12,6 +12,7 @@ from foretune.plan.serve.deployments.latency_formulas import tokens_per_s
 from foretune.plan.serve.deployments.probability import pairwise_better, probability_within
 
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+"""Bounds of ranges of probabilities."""
 LOAD = ["model", "system", "backend", "isl", "osl", "concurrency"]
 KINDS = {
     "parallelism": [*LOAD, "formats"],
@@ -32,46 +33,59 @@ def sure_pairs(model: LatencyPredictor, rows: pd.DataFrame, measured: pd.DataFra
     Returns:
         Columns ``choice``, ``said`` (probability that the favorite wins) and ``won``.
     """
-    alone = rows["apart"] == 0
-    found = []
-    for choice, same in KINDS.items():
-        for _, group in rows[alone].groupby(same):
+    in_one_pool = rows[rows["apart"] == 0]
+    tables = []
+    for choice, shared in KINDS.items():
+        for _, group in in_one_pool.groupby(shared):
             if len(group) > 1:
-                said, won = _pairs(model, group, measured.loc[group.index])
-                found.append(pd.DataFrame({"choice": choice, "said": said, "won": won}))
-    return pd.concat(found) if found else pd.DataFrame({"choice": [], "said": [], "won": []})
+                probability, won = _pairs(model, group, measured.loc[group.index])
+                tables.append(_events(choice, probability, won))
+    return pd.concat(tables) if tables else _events("", np.empty(0), np.empty(0))
 
 
 def _pairs(
     model: LatencyPredictor, group: pd.DataFrame, measured: pd.DataFrame
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for every pair, how probable it is that one row is faster, and whether it is."""
     rate = tokens_per_s(group["concurrency"].to_numpy(), group["osl"].to_numpy(), measured)
     speed = rate / group["gpus"].to_numpy()
-    chance = pairwise_better(*log_metric(model, group, "tokens_per_s"))
+    log_values, covariance = log_metric(model, group, "tokens_per_s")
+    probability = pairwise_better(log_values, covariance)
     left, right = np.triu_indices(len(group), 1)
-    said, won = chance[left, right], speed[left] > speed[right]
-    return np.maximum(said, 1.0 - said), np.where(said >= 0.5, won, ~won)
+    return probability[left, right], speed[left] > speed[right]
 
 
 def sure_limits(predicted: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     """Return how probable it was that each row keeps, or breaks, each limit of time per token."""
-    parts = []
-    for limit in LIMITS_MS:
-        chance = probability_within(predicted, "tpot_ms", limit)
-        kept = measured["tpot_ms"].to_numpy() <= limit
-        said, won = np.maximum(chance, 1.0 - chance), np.where(chance >= 0.5, kept, ~kept)
-        parts.append(pd.DataFrame({"choice": "keeps to a limit", "said": said, "won": won}))
-    return pd.concat(parts)
+    tables = []
+    for limit_ms in LIMITS_MS:
+        probability = probability_within(predicted, "tpot_ms", limit_ms)
+        is_kept = measured["tpot_ms"].to_numpy() <= limit_ms
+        tables.append(_events("keeps to a limit", probability, is_kept))
+    return pd.concat(tables)
+
+
+def _events(choice: str, probability: np.ndarray, happened: np.ndarray) -> pd.DataFrame:
+    """Return the more probable of each event and its opposite, and whether it happened."""
+    is_favorite = probability >= 0.5
+    return pd.DataFrame(
+        {
+            "choice": choice,
+            "said": np.maximum(probability, 1.0 - probability),
+            "won": np.where(is_favorite, happened, ~happened.astype(bool)),
+        }
+    )
 
 
 def reliability(said: pd.DataFrame) -> dict[str, list[dict[str, float]]]:
     """Return per choice and range of probabilities how many there were and how many came true."""
-    return {str(choice): list(_ranges(some)) for choice, some in said.groupby("choice")}
+    return {str(choice): list(_ranges(events)) for choice, events in said.groupby("choice")}
 
 
-def _ranges(some: pd.DataFrame) -> Iterator[dict[str, float]]:
+def _ranges(events: pd.DataFrame) -> Iterator[dict[str, float]]:
     for low, high in pairwise(EDGES):
-        inside = some[(some["said"] >= low) & ((some["said"] < high) | (high == EDGES[-1]))]
+        is_below = (events["said"] < high) | (high == EDGES[-1])
+        inside = events[(events["said"] >= low) & is_below]
         if len(inside):
             yield {
                 "from": low,
@@ -86,9 +100,12 @@ def reliability_lines(found: dict[str, list[dict[str, float]]]) -> Sequence[str]
     lines = ["| choice | said, % | number | mean said, % | came true, % |", "|---|---|---|---|---|"]
     for choice, ranges in found.items():
         for line in ranges:
-            cells = (f"{100 * line[k]:.0f}" for k in ("said", "came_true"))
-            lines.append(
-                f"| {choice} | from {100 * line['from']:.0f} | {line['pairs']} | "
-                f"{' | '.join(cells)} |"
-            )
+            cells = [
+                choice,
+                f"from {100 * line['from']:.0f}",
+                str(line["pairs"]),
+                f"{100 * line['said']:.0f}",
+                f"{100 * line['came_true']:.0f}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -39,8 +39,10 @@ def main() -> None:
     for system in map(find_system, SYSTEMS):
         for name in MODELS:
             for pools in (False, True):
-                model, clocks = describe_model(name), StepTimerFactory(find_tables())
-                took, counts = [], []
+                model = describe_model(name)
+                clocks = StepTimerFactory(find_tables())
+                took = []
+                counts = []
                 for lengths in ((4096, 512), *LENGTHS):
                     start = time.perf_counter()
                     request = PlanRequest(

@@ -206,7 +206,8 @@ def main() -> None:
     tables = find_tables(arguments.operators)
     clocks = StepTimerFactory(tables)
     runs = read_runs(RUNS)
-    everything, rooflines = Timed.of(runs, clocks), Timed.of(runs, StepTimerFactory(None))
+    everything = Timed.of(runs, clocks)
+    rooflines = Timed.of(runs, StepTimerFactory(None))
     exposed = fit_exposed(everything.where(lambda run: run.source != "zero-bubble"))
     fitted = {kind: fit(_of(everything, source), exposed) for kind, source in FITTED_ON.items()}
     result: dict[str, Any] = {
@@ -274,7 +275,8 @@ def errors(
 ) -> dict[str, float]:
     """Return median errors of step times, and what else the tables show of one source."""
     own = _of(everything, source)
-    published, ours = own.published, own.predicted(fitted[own.runs[0].software])
+    published = own.published
+    ours = own.predicted(fitted[own.runs[0].software])
     utilisation = np.array([run.mfu for run in own.runs])
     plain = _of(rooflines, source)
     itself = fit(own, fitted["megatron"].exposed)
@@ -300,10 +302,12 @@ def _of(timed: Timed, source: str) -> Timed:
 
 def _pairs(everything: Timed) -> dict[str, int]:
     """Return of how many pairs of recipes for the same task we say rightly which is faster."""
-    ours, published = everything.predicted(SOFTWARE["megatron"]), everything.published
+    ours = everything.predicted(SOFTWARE["megatron"])
+    published = everything.published
     right = total = 0
     for i, j in combinations(range(len(everything.runs)), 2):
-        one, other = everything.runs[i], everything.runs[j]
+        one = everything.runs[i]
+        other = everything.runs[j]
         if one.question == other.question and published[i] != published[j]:
             total += 1
             right += int((ours[i] < ours[j]) == (published[i] < published[j]))
@@ -338,7 +342,8 @@ def _median(predicted: np.ndarray, measured: np.ndarray) -> float:
 
 
 def _run(row: dict[str, Any]) -> Run:
-    model, system = _model(row["model"]), _system(row["system"])
+    model = _model(row["model"])
+    system = _system(row["system"])
     degrees = ("tp", "pp", "cp", "ep", "chunks", "zero_bubble", "gpus")
     numbers = {k: int(row[k] or 0) for k in degrees}
     gpus = numbers.pop("gpus")
@@ -370,7 +375,9 @@ def _seconds(row: dict[str, str], model: ModelDescription, task: TrainingTask, g
         return float(row["step_s"])
     if row["tokens_per_s_per_gpu"]:
         return task.tokens / (float(row["tokens_per_s_per_gpu"]) * gpus)
-    h, layers, s = model.hidden, model.layers, task.sequence
+    h = model.hidden
+    layers = model.layers
+    s = task.sequence
     flops = 96 * task.tokens * layers * h**2 * (1 + s / (6 * h) + model.vocab / (16 * layers * h))
     return flops / (float(row["tflops"]) * 1e12 * gpus)
 
@@ -385,11 +392,14 @@ def _model(name: str) -> ModelDescription:
         return describe_model(OTHERS[name])
     if name in LLAMA:
         hidden, heads, layers, mlp, vocab = LLAMA[name]
-        kind, tied = "llama", False
+        kind = "llama"
+        tied = False
     else:
         family, _, size = name.partition("-")
         hidden, heads, layers = (GPT if family == "gpt" else MPT)[size]
-        kind, tied, mlp = "gpt_neox", True, 4 * hidden
+        kind = "gpt_neox"
+        tied = True
+        mlp = 4 * hidden
         vocab = 51200 if family == "gpt" else 50368
     config = {
         "model_type": kind,
@@ -430,7 +440,8 @@ def _one_of_each(runs: Sequence[Run]) -> list[Run]:
 
 def _choice(run: Run, clocks: StepTimerFactory) -> dict[str, object]:
     """Return what the planner would choose, and how far behind it thinks the published layout."""
-    gpus, start = run.recipe.layout.gpus, time.perf_counter()
+    gpus = run.recipe.layout.gpus
+    start = time.perf_counter()
     plan = plan_training(run.model, run.system, gpus, run.task, clocks)
     best = plan.best
     theirs = run.timed(clocks).parts(SOFTWARE["megatron"])[0]["step_ms"]

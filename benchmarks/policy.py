@@ -96,7 +96,8 @@ def unseen_devices(folder: Path, family: str, seeds: int) -> None:
     specs = [c for c in runs if c.startswith("device.")]
     runs = runs.drop(columns=[c for c in specs if runs[c].isna().any()])
     runs = runs.drop(columns=[c for c in runs if c.startswith(("static.", "counter."))])
-    shares, seconds = Shares(), []
+    shares = Shares()
+    seconds = []
     for unseen in spaces:
         elsewhere = runs_on_other_devices(runs, unseen)
         elsewhere = elsewhere.sample(min(ROWS, len(elsewhere)), random_state=0)

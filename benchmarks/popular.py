@@ -223,9 +223,11 @@ def by_launch_order(family: str, row: Mapping[str, Any], configs: list[Configura
     """Return log slow-downs by the order for products of tiles."""
     m, n, k, experts = (int(row[c]) for c in "MNKE")
     dtype = {"fp8": "float8_e4m3fn", "int8": "int8", "uint8": "uint8"}.get(row["dtype"], "bfloat16")
-    narrow, names = ("bfloat16" if dtype == "uint8" else dtype), list(configs[0])
+    narrow = "bfloat16" if dtype == "uint8" else dtype
+    names = list(configs[0])
     if experts > 1:  # the first product: gate and up, eight experts a token
-        n, padded = (2 * n if family == "fused_moe" else n), m * 8 + experts * 15
+        n = 2 * n if family == "fused_moe" else n
+        padded = m * 8 + experts * 15
         arguments = {
             "a_ptr": Tensor(narrow, (m, k)),
             "b_ptr": Tensor(dtype, (experts, n, k)),
@@ -263,7 +265,8 @@ def judge(
     """Print the shares of one family; ``chosen`` and ``voters`` are masks of its rows."""
     family = FAMILIES[name]
     listed, per_thread = candidates(folder, family, found.values)
-    values, rng = np.array(listed), np.random.default_rng(0)
+    values = np.array(listed)
+    rng = np.random.default_rng(0)
     configs = [Configuration(dict(zip(family.knobs, c, strict=True))) for c in listed]
     agreement = found.tunings.agreement(values.astype(float))
     exact = (found.tunings.configs[:, None] == values[None]).all(-1)
@@ -350,7 +353,8 @@ def main(argv: list[str] | None = None) -> None:
         return
     for name in options.families:
         found = read(options.folder, FAMILIES[name])
-        kernel, file = found.rows["kernel"], found.rows["file"]
+        kernel = found.rows["kernel"]
+        file = found.rows["file"]
         everyone = np.ones(len(kernel), bool)
         kernels = FAMILIES[name].kernels
         for one, other in itertools.permutations(kernels, 2):

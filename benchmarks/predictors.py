@@ -12,8 +12,9 @@ With ``--as-strangers``, tables have raw columns, and their kernels unknown name
 """
 
 import argparse
+import math
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,70 @@ import numpy as np
 import pandas as pd
 from as_strangers import print_strangers
 from machine import heading
+from plain_models import (
+    default_xgboost,
+    depth_6_forest,
+    on_our_features,
+    on_raw_columns,
+    plain_features,
+    shallow_forest,
+)
 from predictor_tasks import GROUPS, SHARE, Task, thinned
-from sklearn.ensemble import RandomForestRegressor
 
 from foretune.collect import local_device
-from foretune.features.arrays import Rows
-from foretune.features.roofline import row_roofline_ms
 from foretune.models import Predictor
 from foretune.models.splits import task_numbers
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
 
+Scores = dict[str, float]
+
 LABELS = ("config.implementation", "config.backend")
 """Columns that say which library measured, not what."""
+BASELINES = ("calibrated roofline", "grid interpolation", "nearest neighbor")
+COLUMNS = (
+    "held out",
+    "train / test rows",
+    "Foretune",
+    "90 % interval holds; width",
+    "calibrated roofline",
+    "interpolation",
+    "nearest",
+    "6-deep forest",
+    "XGBoost, raw columns",
+    "XGBoost, our features; fit, s",
+    "fit, s",
+    "over plain",
+)
+N_COMPARED = 6
+"""Columns of baselines and plain models."""
+WORSE = 1.03
+"""Ratio to the plain models' error from which a line counts as worse."""
+MAX_FEW_SHOT_ROWS = 20_000
+"""Rows on which a calibrated predictor is tested."""
+CLIP_PERCENTILES = [1, 99]
+"""Percentiles to which GPPerf's protocol clips."""
+N_FORMATS = 3
+"""Formats among which the fastest is chosen."""
+
+
+@dataclass(frozen=True)
+class HeldOutRows:
+    """Rows to test on, and a predictor that was trained without them.
+
+    Attributes:
+        target: the predicted quantity.
+        predictor: trained on ``known`` and the failed rows beside them.
+        known: the successful training rows.
+        test: the successful held-out rows.
+        fit_s: processor seconds of the fit.
+    """
+
+    target: str
+    predictor: Predictor
+    known: pd.DataFrame
+    test: pd.DataFrame
+    fit_s: float
 
 
 def main() -> None:
@@ -65,24 +117,21 @@ def main() -> None:
             beside=arguments.beside,
         )
         return
-    wanted = set(names) or set(GROUPS)
+
     print(f"model: {arguments.model}; figures in %: mean / median / 95th percentile of |error|")
+    print(f"| {' | '.join(COLUMNS)} |")
+    print("|---" * len(COLUMNS) + "|")
+    chosen_groups = set(names) or set(GROUPS)
+    ratios: list[float] = []
+    for group, tasks in GROUPS.items():
+        if group in chosen_groups:
+            thinned_tasks = (thinned(task, arguments.rows) for task in tasks(arguments.data, 0))
+            ratios += [run_task(task, arguments.model) for task in thinned_tasks]
+    mean_ratio = np.exp(np.mean(np.log(ratios)))
+    n_worse = np.sum(np.array(ratios) > WORSE)
     print(
-        "| held out | train / test rows | Foretune | 90 % interval holds; width | "
-        "calibrated roofline | interpolation | nearest | 6-deep forest | "
-        "XGBoost, raw columns | XGBoost, our features; fit, s | fit, s | "
-        "over plain |"
-    )
-    print("|---" * 12 + "|")
-    ratios = [
-        run_task(thinned(task, arguments.rows), arguments.model)
-        for group, tasks in GROUPS.items()
-        if group in wanted
-        for task in tasks(arguments.data, 0)
-    ]
-    print(
-        f"\n{len(ratios)} lines: {np.exp(np.mean(np.log(ratios))):.2f} of plain boosting's error "
-        f"(geometric mean), above 1.03 on {np.sum(np.array(ratios) > 1.03)}"
+        f"\n{len(ratios)} lines: {mean_ratio:.2f} of plain boosting's error (geometric mean), "
+        f"above {WORSE} on {n_worse}"
     )
 
 
@@ -91,224 +140,232 @@ def run_task(task: Task, model: str) -> float:
 
     Returns our mean error over that of the better plain XGBoost.
     """
-    runs = task.runs.reset_index(drop=True)
-    train, test = runs[~task.test].reset_index(drop=True), runs[task.test].reset_index(drop=True)
-    ok = (train["status"] == "ok") & train[task.target].notna()
-    known = train[ok].reset_index(drop=True)
-    test = test[(test["status"] == "ok") & test[task.target].notna()].reset_index(drop=True)
-    started = time.process_time()
-    predictor = Predictor(model, (task.target,)).fit(train)
-    seconds = time.process_time() - started
-    truth, groups = test[task.target].to_numpy(), task_numbers(test)
-    family = predictor.features_.family
-    names = ("calibrated roofline", "grid interpolation", "nearest neighbor")
-    found = predict_baselines(task.target, family, known, test, names)
-    cells = [errors(score(truth, value, groups)) for value in found.values()]
-    cells.append(errors(score(truth, shallow_forest(predictor, known, test, task.target), groups)))
-    raw = score(truth, on_raw_columns(known, test, task.target), groups)
-    begun = time.process_time()
-    value = on_roofline(xgboost_beside, predictor, known, test, task.target)
-    own, plain = time.process_time() - begun, score(truth, value, groups)
-    cells += [errors(raw), f"{errors(plain)}; {own:.1f}"]
-    scores = score_of(predictor, test, task.target)
-    ratio = scores["mape"] / min(raw["mape"], plain["mape"])
-    line(task.name, len(known), len(test), scores, cells, seconds, ratio)
+    held_out = train_without(task, model)
+    ratio = print_comparison(task.name, held_out)
     if task.few:
-        copy_known(known, test, task.target)
-    for n, draws in task.few.items():
-        for how, draw in (("chosen", choose), ("at random", draw_at_random)):
-            several = [
-                few_shot(predictor, test, draw(predictor, test, n, seed), task.target, seed)
-                for seed in range(draws)
-            ]
-            mean = {key: float(np.mean([s[key] for s in several])) for key in several[0]}
-            name = f"… with {n} runs there, {how} ({draws} draws)"
-            line(name, len(known), len(test), mean, [""] * 6, 0.0)
+        print_copies(held_out)
+        print_few_shots(task, held_out)
     if task.name.startswith("GEMM (n, k)"):
-        choose_format(predictor, test)
+        print_format_choices(held_out)
     if task.name == "GEMM, H100, random rows":
-        gpperf_protocol(predictor, task.runs)
-    return float(ratio)
+        print_gpperf_protocol(held_out.predictor, task.runs)
+    return ratio
 
 
-def choose(predictor: Predictor, test: pd.DataFrame, n: int, seed: int) -> np.ndarray:
-    """Return the rows of ``test`` that ``foretune calibrate --choose`` would have measured."""
-    columns = [c for c in test if c.startswith(("problem.", "config."))]
-    chosen = predictor.choose(n, test, seed=seed)[columns].drop_duplicates()
+def train_without(task: Task, model: str) -> HeldOutRows:
+    """Train a predictor on the rows of a task that are not held out."""
+    runs = task.runs.reset_index(drop=True)
+    train = runs[~task.test].reset_index(drop=True)
+    start_s = time.process_time()
+    predictor = Predictor(model, targets=(task.target,)).fit(train)
+    return HeldOutRows(
+        target=task.target,
+        predictor=predictor,
+        known=_successful(train, task.target),
+        test=_successful(runs[task.test], task.target),
+        fit_s=time.process_time() - start_s,
+    )
+
+
+def _successful(runs: pd.DataFrame, target: str) -> pd.DataFrame:
+    is_ok = (runs["status"] == "ok") & runs[target].notna()
+    return runs[is_ok].reset_index(drop=True)
+
+
+def print_comparison(name: str, held_out: HeldOutRows) -> float:
+    """Print the line of a task; return our mean error over that of the better plain XGBoost."""
+    target = held_out.target
+    predictor = held_out.predictor
+    known = held_out.known
+    test = held_out.test
+    truth = test[target].to_numpy()
+    groups = task_numbers(test)
+
+    baselines = predict_baselines(target, predictor.features_.family, known, test, BASELINES)
+    cells = [errors(score(truth, predicted, groups)) for predicted in baselines.values()]
+    forest = shallow_forest(predictor, known, test, target)
+    cells.append(errors(score(truth, forest, groups)))
+
+    raw = score(truth, on_raw_columns(known, test, target), groups)
+    start_s = time.process_time()
+    predicted = on_our_features(default_xgboost, predictor, known, test, target)
+    plain_s = time.process_time() - start_s
+    plain = score(truth, predicted, groups)
+    cells += [errors(raw), f"{errors(plain)}; {plain_s:.1f}"]
+
+    scores = score_of(predictor, test, target)
+    ratio = float(scores["mape"] / min(raw["mape"], plain["mape"]))
+    print_line(
+        name,
+        n_known=len(known),
+        n_test=len(test),
+        scores=scores,
+        compared=cells,
+        fit_s=f"{held_out.fit_s:.1f}",
+        ratio=f"{ratio:.2f}" if math.isfinite(ratio) else "",
+    )
+    return ratio
+
+
+def print_few_shots(task: Task, held_out: HeldOutRows) -> None:
+    """Print the errors of predictors that were calibrated with a few held-out rows."""
+    test = held_out.test
+    for n_rows, n_draws in task.few.items():
+        for how, draw in (("chosen", choose), ("at random", draw_at_random)):
+            scores_of_draws = [
+                few_shot(held_out, draw(held_out, n_rows, seed), seed) for seed in range(n_draws)
+            ]
+            mean_scores = {
+                name: float(np.mean([scores[name] for scores in scores_of_draws]))
+                for name in scores_of_draws[0]
+            }
+            print_line(
+                f"… with {n_rows} runs there, {how} ({n_draws} draws)",
+                n_known=len(held_out.known),
+                n_test=len(test),
+                scores=mean_scores,
+                compared=[""] * N_COMPARED,
+            )
+
+
+def choose(held_out: HeldOutRows, n_rows: int, seed: int) -> np.ndarray:
+    """Return the held-out rows that ``foretune calibrate --choose`` would have measured."""
+    test = held_out.test
+    columns = [name for name in test if name.startswith(("problem.", "config."))]
+    chosen = held_out.predictor.choose(n_rows, test, seed=seed)[columns].drop_duplicates()
+
+    # The first held-out row with each of the chosen settings.
     marked = test[columns].merge(chosen, how="left", indicator=True)
-    return np.flatnonzero((marked["_merge"] == "both") & ~test[columns].duplicated())
+    is_chosen = marked["_merge"] == "both"
+    return np.flatnonzero(is_chosen & ~test[columns].duplicated())
 
 
-def draw_at_random(predictor: Predictor, test: pd.DataFrame, n: int, seed: int) -> np.ndarray:
-    """Return ``n`` rows of ``test``."""
-    return np.random.default_rng(seed).choice(len(test), n, replace=False)
+def draw_at_random(held_out: HeldOutRows, n_rows: int, seed: int) -> np.ndarray:
+    """Return random held-out rows."""
+    return np.random.default_rng(seed).choice(len(held_out.test), n_rows, replace=False)
 
 
-def copy_known(known: pd.DataFrame, test: pd.DataFrame, target: str) -> None:
+def few_shot(held_out: HeldOutRows, chosen: np.ndarray, seed: int) -> Scores:
+    """Return the scores, on other held-out rows, of a predictor calibrated with the chosen rows."""
+    test = held_out.test
+    other_rows = np.setdiff1d(np.arange(len(test)), chosen)
+    n_tested = min(MAX_FEW_SHOT_ROWS, len(other_rows))
+    tested = np.random.default_rng(seed).choice(other_rows, n_tested, replace=False)
+    calibrated = held_out.predictor.calibrate(test.iloc[chosen])
+    return score_of(calibrated, test.iloc[tested], held_out.target)
+
+
+def print_copies(held_out: HeldOutRows) -> None:
     """Print the error of copying each known device's measurement of the same run, if it has one."""
-    keys = [c for c in test if c.startswith(("problem.", "config.")) and c not in LABELS]
-    keys = [c for c in keys if test[c].notna().any()]
+    known = held_out.known
+    test = held_out.test
+    target = held_out.target
+    keys = [
+        name
+        for name in test
+        if name.startswith(("problem.", "config."))
+        and name not in LABELS
+        and test[name].notna().any()
+    ]
+    as_text = dict.fromkeys(keys, str)
+    wanted = test[[*keys, target]].astype(as_text)
     for device in known["device"].unique():
-        there = known[known["device"] == device].drop_duplicates(keys)[[*keys, target]]
-        both = (
-            test[[*keys, target]]
-            .astype(dict.fromkeys(keys, str))
-            .merge(there.astype(dict.fromkeys(keys, str)), on=keys, suffixes=("", "_there"))
-        )
-        value, truth = both[f"{target}_there"].to_numpy(), both[target].to_numpy()
-        cell = errors(score(truth, value, np.zeros(len(both), dtype=int))) if len(both) else "–"
-        print(f"| … copying {device} | {len(both):,} | {cell} | | | | | | | | | |", flush=True)
+        of_device = known[known["device"] == device].drop_duplicates(keys)
+        copied = of_device[[*keys, target]].astype(as_text)
+        both = wanted.merge(copied, on=keys, suffixes=("", "_there"))
+        cell = "–"
+        if len(both):
+            groups = np.zeros(len(both), dtype=int)
+            scores = score(both[target].to_numpy(), both[f"{target}_there"].to_numpy(), groups)
+            cell = errors(scores)
+        empty = "| " * (len(COLUMNS) - 3)
+        print(f"| … copying {device} | {len(both):,} | {cell} {empty}|", flush=True)
 
 
-def few_shot(
-    predictor: Predictor, test: pd.DataFrame, chosen: np.ndarray, target: str, seed: int
-) -> dict[str, float]:
-    """Return the scores on others of ``test`` of a predictor calibrated with the chosen rows."""
-    rest = np.setdiff1d(np.arange(len(test)), chosen)
-    rest = np.random.default_rng(seed).choice(rest, min(20_000, len(rest)), replace=False)
-    return score_of(predictor.calibrate(test.iloc[chosen]), test.iloc[rest], target)
-
-
-def score_of(predictor: Predictor, test: pd.DataFrame, target: str) -> dict[str, float]:
+def score_of(predictor: Predictor, test: pd.DataFrame, target: str) -> Scores:
     """Return the scores of ``predictor`` on ``test``."""
     predicted = predictor.predict(test)
-    value = predicted[target].to_numpy()
-    ends = predicted[f"{target}_low"].to_numpy(), predicted[f"{target}_high"].to_numpy()
-    return score(test[target].to_numpy(), value, task_numbers(test), ends)
+    low = predicted[f"{target}_low"].to_numpy()
+    high = predicted[f"{target}_high"].to_numpy()
+    truth = test[target].to_numpy()
+    return score(truth, predicted[target].to_numpy(), task_numbers(test), (low, high))
 
 
-def line(
+def print_line(
     name: str,
-    train: int,
-    test: int,
-    s: dict[str, float],
-    cells: list[str],
-    seconds: float,
-    ratio: float = float("nan"),
+    *,
+    n_known: int,
+    n_test: int,
+    scores: Scores,
+    compared: list[str],
+    fit_s: str = "",
+    ratio: str = "",
 ) -> None:
-    """Print one line of the table."""
-    interval = f"{100 * s['coverage90']:.0f} %; ±{100 * s['width90']:.0f} %"
-    regret = ""
-    if np.isfinite(s["top5_regret"]) and "space" in name:
-        regret = f" (regret of the top 5: {100 * s['top5_regret']:.1f})"
-    if "MIOpen" in name:
-        regret = f" (regret of the first: {100 * s['top1_regret']:.1f})"
-    if "GPPerf" in name:
-        regret = f", R² {s['r2']:.3f}"
-    fit = f"{seconds:.1f}" if seconds else ""
-    text = [
-        name,
-        f"{train:,} / {test:,}",
-        errors(s) + regret,
-        interval,
-        *cells,
-        fit,
-        f"{ratio:.2f}" if ratio == ratio else "",
-    ]
-    print("| " + " | ".join(text) + " |", flush=True)
+    """Print one line of the table; ``compared`` are the cells of baselines and plain models."""
+    figures = errors(scores)
+    if np.isfinite(scores["top5_regret"]) and "space" in name:
+        figures += f" (regret of the top 5: {100 * scores['top5_regret']:.1f})"
+    elif "MIOpen" in name:
+        figures += f" (regret of the first: {100 * scores['top1_regret']:.1f})"
+    elif "GPPerf" in name:
+        figures += f", R² {scores['r2']:.3f}"
+    interval = f"{100 * scores['coverage90']:.0f} %; ±{100 * scores['width90']:.0f} %"
+    cells = [name, f"{n_known:,} / {n_test:,}", figures, interval, *compared, fit_s, ratio]
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
-def errors(s: dict[str, float]) -> str:
+def errors(scores: Scores) -> str:
     """Return mean, median and 95th percentile of the absolute percentage error."""
-    if not np.isfinite(s["mape"]):
+    mean = 100 * scores["mape"]
+    if not np.isfinite(mean):
         return "–"
-    return f"{100 * s['mape']:.2f} / {100 * s['median_ape']:.2f} / {100 * s['p95_ape']:.1f}"
+    return f"{mean:.2f} / {100 * scores['median_ape']:.2f} / {100 * scores['p95_ape']:.1f}"
 
 
-def shallow_forest(
-    predictor: Predictor, train: pd.DataFrame, test: pd.DataFrame, target: str
-) -> np.ndarray:
-    """Return what GPPerf's model says: 100 trees of depth 6 on plain features and plain targets."""
-    few = np.random.default_rng(0).permutation(len(train))[:100_000]
-    forest = depth_6_forest()
-    forest.fit(plain_features(predictor, train.iloc[few]), train[target].to_numpy()[few])
-    return np.asarray(forest.predict(plain_features(predictor, test)))
-
-
-def on_roofline(
-    model: Callable[[], Any],
-    predictor: Predictor,
-    train: pd.DataFrame,
-    test: pd.DataFrame,
-    target: str,
-) -> np.ndarray:
-    """Return the prediction of plain boosting of log(target / (roofline + 4 µs)), on our features.
-
-    For power it predicts log(target / the board's limit); without a roofline, log(target).
-    """
-    few = np.random.default_rng(0).permutation(len(train))[:100_000]
-    train, features = train.iloc[few], predictor.features_
-    units = [np.zeros(len(rows)) for rows in (train, test)]
-    if target == "time_ms" and features.roofline_known_:
-        described = [features.described(Rows(rows)) for rows in (train, test)]
-        units = [np.log(row_roofline_ms(features.family, rows) + 0.004) for rows in described]
-    if target == "power_w":
-        units = [np.log(rows["device.power_limit_w"].to_numpy(float)) for rows in (train, test)]
-    learner = model()
-    learner.fit(features.matrix(train), np.log(train[target].to_numpy(float)) - units[0])
-    return np.asarray(np.exp(learner.predict(features.matrix(test)) + units[1]))
-
-
-def on_raw_columns(train: pd.DataFrame, test: pd.DataFrame, target: str) -> np.ndarray:
-    """Return the prediction of plain boosting of log(target), from the table's own columns."""
-    names = [c for c in train if c.startswith(("problem.", "config.", "device.")) or c == "device"]
-    both = pd.concat([train[names], test[names]], ignore_index=True)
-    X = pd.get_dummies(both, dtype=float).to_numpy()
-    learner = xgboost_beside().fit(X[: len(train)], np.log(train[target].to_numpy(float)))
-    return np.asarray(np.exp(learner.predict(X[len(train) :])))
-
-
-def xgboost_beside() -> Any:
-    """Return XGBoost as its users take it."""
-    from xgboost import XGBRegressor
-
-    return XGBRegressor(n_estimators=400, max_depth=7, learning_rate=0.06, subsample=0.8, n_jobs=1)
-
-
-def gpperf_protocol(predictor: Predictor, runs: pd.DataFrame) -> None:
+def print_gpperf_protocol(predictor: Predictor, runs: pd.DataFrame) -> None:
     """Print the errors of GPPerf's model by its own protocol.
 
     Features and truth are clipped to their 1st and 99th percentile, then rows are split at random.
     """
-    X, truth = plain_features(predictor, runs), runs["time_ms"].to_numpy()
-    X = np.clip(X, *np.percentile(X, [1, 99], axis=0))
-    truth = np.clip(truth, *np.percentile(truth, [1, 99]))
-    out = np.random.default_rng(0).random(len(runs)) < SHARE
-    guess = np.asarray(depth_6_forest().fit(X[~out], truth[~out]).predict(X[out]))
-    scores = score(truth[out], guess, task_numbers(runs[out]))
+    X = _clipped(plain_features(predictor, runs))
+    truth = _clipped(runs["time_ms"].to_numpy())
+    is_test = np.random.default_rng(0).random(len(runs)) < SHARE
+    forest = depth_6_forest().fit(X[~is_test], truth[~is_test])
+    predicted = np.asarray(forest.predict(X[is_test]))
+    scores = score(truth[is_test], predicted, task_numbers(runs[is_test]))
+    n_known = (~is_test).sum()
+    n_test = is_test.sum()
     print(
-        f"| GPPerf's protocol: random rows, all clipped | {(~out).sum():,} / {out.sum():,} | "
+        f"| GPPerf's protocol: random rows, all clipped | {n_known:,} / {n_test:,} | "
         f"| | | | | {errors(scores)}, R² {scores['r2']:.3f} | | | | |",
         flush=True,
     )
 
 
-def plain_features(predictor: Predictor, rows: pd.DataFrame) -> np.ndarray:
-    """Return sizes, configuration, work and intensity of ``rows``; unknown is 0."""
-    names = ("problem.", "config.", "log2_flops", "log2_bytes", "log2_intensity")
-    table = predictor.features_.transform(rows)
-    return np.nan_to_num(table[[name for name in table if name.startswith(names)]].to_numpy())
+def _clipped(values: np.ndarray) -> np.ndarray:
+    low, high = np.percentile(values, CLIP_PERCENTILES, axis=0)
+    return np.clip(values, low, high)
 
 
-def depth_6_forest() -> RandomForestRegressor:
-    """Return GPPerf's model, unfitted."""
-    return RandomForestRegressor(100, max_depth=6, n_jobs=2, random_state=0)
-
-
-def choose_format(predictor: Predictor, test: pd.DataFrame) -> None:
+def print_format_choices(held_out: HeldOutRows) -> None:
     """Print how often the fastest format of an unseen shape is chosen, and what a miss costs."""
-    table = test[["problem.M", "problem.N", "problem.K"]].assign(
-        truth=test["time_ms"], guess=predictor.predict(test)["time_ms"]
-    )
-    right, regret = [], []
-    for _, rows in table.groupby(["problem.M", "problem.N", "problem.K"]):
-        if len(rows) == 3:
-            chosen = rows.loc[rows["guess"].idxmin(), "truth"]
-            right.append(chosen == rows["truth"].min())
-            regret.append(chosen / rows["truth"].min() - 1)
+    shape = ["problem.M", "problem.N", "problem.K"]
+    test = held_out.test
+    predicted = held_out.predictor.predict(test)["time_ms"]
+    table: Any = test[shape].assign(truth=test["time_ms"], predicted=predicted)
+    is_right = []
+    regret = []
+    for _, formats in table.groupby(shape):
+        if len(formats) != N_FORMATS:
+            continue
+        chosen_ms = formats.loc[formats["predicted"].idxmin(), "truth"]
+        best_ms = formats["truth"].min()
+        is_right.append(chosen_ms == best_ms)
+        regret.append(chosen_ms / best_ms - 1)
     print(
-        f"| choosing bf16, fp8 or fp8_block there | {len(right):,} shapes | right "
-        f"{100 * np.mean(right):.1f} %, regret {100 * np.mean(regret):.2f} % | | | | | | | | | |",
+        f"| choosing bf16, fp8 or fp8_block there | {len(is_right):,} shapes | right "
+        f"{100 * np.mean(is_right):.1f} %, regret {100 * np.mean(regret):.2f} % "
+        "| | | | | | | | | |",
         flush=True,
     )
 

@@ -110,7 +110,8 @@ def judge(
     problems: Sequence[Recorded], order: LaunchOrders | None, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return summaries by state and budget, and those of the baselines."""
-    dtype, m = options.leave_dtype_out, options.leave_rows_out
+    dtype = options.leave_dtype_out
+    m = options.leave_rows_out
     judged = [
         r for r in problems[: options.problems] if dtype in (None, r.dtype) and m in (None, r.rows)
     ]
@@ -141,7 +142,8 @@ def learn(
         The shares that were kept while tuning; and for each number in `AFTER` the problems to
         judge, each with a decorator that knows that number of problems.
     """
-    learning, cases = Kept(), {f"after_{n}": list[Case]() for n in AFTER}
+    learning = Kept()
+    cases = {f"after_{n}": list[Case]() for n in AFTER}
     for i in range(ORDERS):
         chain = np.random.default_rng(i).permutation(len(others))[: max(AFTER)]
         tuner = Replayed(order)

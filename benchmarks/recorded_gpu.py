@@ -94,6 +94,7 @@ def _call(case: Case, problem: Problem) -> None:
 
 
 def _of_libraries(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
+    import library_calls
     import library_cases
     import library_modules
 
@@ -108,7 +109,7 @@ def _of_libraries(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
             if row["kernel"] not in found:
                 continue
             case, module = found[row["kernel"]]
-            call = case.prepare(module, row["problem"], library_cases.Inputs(True))
+            call = case.prepare(module, row["problem"], library_calls.Inputs(replayed=True))
             library_modules.find_tuner(getattr(module, case.kernel)).cache.clear()
             times = {
                 _key(json.loads(name)): math.inf if time_ms is None else time_ms

@@ -69,7 +69,8 @@ class Replayed:
 
     def choose(self, problem: Recorded, budgets: Sequence[int] = BUDGETS) -> dict[str, Chosen]:
         """Return configuration, measurements and promised loss by budget; "auto" is remembered."""
-        call, options = problem.call, Options(store=False)
+        call = problem.call
+        options = Options(store=False)
         cache = CallTunerFactory(options).cache_of(call)
         cache.append(*self.runs)
         self._priors = self._priors or PriorFactory(

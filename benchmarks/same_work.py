@@ -152,7 +152,8 @@ def main() -> None:
     places = [*PLACES, "argument", "module"]
     drawn = []
     for _ in range(arguments.pairs):
-        one, other = draw(rng), draw(rng)
+        one = draw(rng)
+        other = draw(rng)
         while written(one) == written(other):
             other = draw(rng)
         drawn.append((rng.choice(places), one, other))

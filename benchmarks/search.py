@@ -165,7 +165,8 @@ def compare_priors(
             for name, scores in zip(names, zip(*found, strict=True), strict=True):
                 summaries[name].append(summarize(scores))
     output.say(f"\n{len(spaces)} spaces: {', '.join(space.name for space in spaces)}\n")
-    lines, ratios = [], {}
+    lines = []
+    ratios = {}
     for name, (alone, *guided) in summaries.items():
         times = [s.evals_to_95 / alone.evals_to_95 for s in guided]
         ratios[name] = dict(zip(compared[1:], times, strict=True))
@@ -248,7 +249,8 @@ def search(
         else:
             if runs is not None and spoilt != "alone" and prior is None:
                 prior = prior_of_others(runs, space, options, spoilt)
-            kind, seed = find_searcher(name), options.seed
+            kind = find_searcher(name)
+            seed = options.seed
             found = replay(space, kind, options.budget, options.repeats, seed, prior, options.jobs)
             result = replace(found, searcher=name)
             keep(path, curves=result.curves, overhead_ms=result.overhead_ms)
@@ -286,7 +288,8 @@ def prior_of_model(
     else:
         rows = rows[rows["status"] == "ok"].dropna(axis=1)
         named = [c for c in rows if c.startswith(("problem.", "config."))]
-        X, y = pd.get_dummies(rows[named]), rows["time_ms"]
+        X = pd.get_dummies(rows[named])
+        y = rows["time_ms"]
         forest = RandomForestRegressor(random_state=options.seed)
         model = (
             TransformedTargetRegressor(forest, func=np.log, inverse_func=np.exp).fit(X, y)

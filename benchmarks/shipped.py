@@ -52,7 +52,8 @@ from foretune.registry import load as load_registered
 from foretune.registry import registered
 
 README = Path(__file__).resolve().parents[1] / "datasets" / "README.md"
-BEGIN, END = "<!-- printed by benchmarks/shipped.py -->", "<!-- until here -->"
+BEGIN = "<!-- printed by benchmarks/shipped.py -->"
+END = "<!-- until here -->"
 OF_LIBRARY = ("calibrated roofline", "nearest neighbor")
 TREES = "boosted trees"
 """They know the columns of problem and configuration only."""
@@ -83,7 +84,8 @@ class Judged:
     def scores(self, column: str = "predicted") -> dict[str, float]:
         """Return the metrics of a column of ``held_out``."""
         rows = self.held_out
-        truth, value = rows["time_ms"].to_numpy(), rows[column].to_numpy()
+        truth = rows["time_ms"].to_numpy()
+        value = rows[column].to_numpy()
         ends = (rows["low"].to_numpy(), rows["high"].to_numpy()) if column == "predicted" else None
         return score(truth, value, task_numbers(rows), ends)
 
@@ -115,7 +117,8 @@ class Judged:
 
     def reasons_against(self) -> list[str]:
         """Return why a predictor must not be shipped; empty if it may."""
-        own, kept = self.scores(), self.kept()
+        own = self.scores()
+        kept = self.kept()
         reasons = [
             f"{name} errs less on problems held out ({_errors(self.scores(name))} against "
             f"{_errors(own)} %)"
@@ -155,7 +158,8 @@ def sections(text: str) -> dict[str, str]:
 
 def ship(name: str, out: Path) -> str:
     """Train, judge and save the predictors of a table; return its part of the text."""
-    of_table, runs = card(name), load(name)
+    of_table = card(name)
+    runs = load(name)
     metered = is_metered(runs)
     power = None
     if metered.any():
@@ -237,7 +241,8 @@ def hold_out(runs: pd.DataFrame) -> pd.DataFrame:
         raise ForetuneError("one problem only: nothing can be held out")
     parts = []
     for fold in np.unique(folds):
-        known, test = rows[folds != fold].reset_index(drop=True), rows[folds == fold]
+        known = rows[folds != fold].reset_index(drop=True)
+        test = rows[folds == fold]
         test = test[(test["status"] == "ok") & (test["counter.repeat"] == 0)]
         predictor = Predictor(targets=("time_ms",)).fit(known)
         predicted = predictor.predict(test)
@@ -338,8 +343,10 @@ def not_shipped(of_table: DatasetCard, judged: list[Judged]) -> str:
 
 def power_text(runs: pd.DataFrame, power: pd.DataFrame) -> str:
     """Return how well power is predicted, as Markdown."""
-    table, noise = power_errors(power), power_noise(runs)
-    configs, problems = len(power), power["problem"].nunique()
+    table = power_errors(power)
+    noise = power_noise(runs)
+    configs = len(power)
+    problems = power["problem"].nunique()
     rows = []
     for kernel, of_kernel in [*power.groupby("kernel"), ("all", power)]:
         some = [f"{100 * e:.1f}" if e == e else "–" for e in table.loc[str(kernel)]]

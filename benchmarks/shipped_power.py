@@ -76,7 +76,8 @@ def hold_out_power(runs: pd.DataFrame, known: dict[str, Family]) -> pd.DataFrame
         )
         for name in rows["kernel"][test].unique():
             mine = rows["kernel"] == name
-            tested, rest = rows[test & mine], rows[~test & mine].dropna(axis=1, how="all")
+            tested = rows[test & mine]
+            rest = rows[~test & mine].dropna(axis=1, how="all")
             values = of_one_kernel(known[str(name)], rest.reset_index(drop=True), tested)
             for method, value in values.items():
                 found.loc[test & mine, method] = value

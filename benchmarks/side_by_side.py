@@ -102,7 +102,8 @@ def row(name: str, module: str, function: str, code: str, plot: str) -> list[str
     lines = str(sum(bool(line.strip()) for line in code.splitlines()))
     if find_spec(module) is None:
         return [name, "–", "–", lines, "–", "–"]
-    start, before = time.monotonic(), cpu_seconds()
+    start = time.monotonic()
+    before = cpu_seconds()
     done = subprocess.run(
         [sys.executable, "-c", function + code + SHOWN], capture_output=True, text=True, check=False
     )

@@ -41,7 +41,8 @@ SINGLY = 1000
 TRIALS = (100, 300, 500)
 ALL_NAMES = "import foretune; [getattr(foretune, name) for name in foretune.__all__]"
 H100 = find_device("NVIDIA H100 80GB HBM3")
-TRAINED, MILLION = 100_000, 1_000_000
+TRAINED = 100_000
+MILLION = 1_000_000
 BATCHES = sorted({round(2 ** (i / 6)) for i in range(90)})
 WIDTHS = [*range(256, 4097, 256), *range(5120, 16385, 1024)]
 
@@ -87,7 +88,8 @@ def enumeration() -> list[list[str]]:
 
 def prediction() -> list[list[str]]:
     """A predictor of 2,000 rows of synthetic times; its speed does not depend on their values."""
-    device, kernel = local_device(), get_kernel("matmul")
+    device = local_device()
+    kernel = get_kernel("matmul")
     rng = np.random.default_rng(0)
     problems = kernel.training_problems(20)
     space = kernel.space(problems[0])
@@ -96,7 +98,8 @@ def prediction() -> list[list[str]]:
         for p in problems
         for c in space.sample(ROWS // len(problems), rng)
     ]
-    rows, problem = [], problems[0]
+    rows = []
+    problem = problems[0]
     for model in ("xgboost", "random_forest"):
         predictor = Predictor(model).fit(from_measurements(runs, device))
         part = np.arange(len(space) if model == "xgboost" else 50_000)
@@ -170,8 +173,10 @@ def samplers() -> list[list[str]]:
 
 def mixed(trial: optuna.Trial) -> float:
     """Floats, integers, sizes and words: best, 1, at x = 1, rate = 0.01, n = 20, size = 64, "a"."""
-    x, rate = trial.suggest_float("x", -5, 5), trial.suggest_float("rate", 1e-4, 1, log=True)
-    n, m = trial.suggest_int("n", 1, 64), trial.suggest_int("m", 0, 20)
+    x = trial.suggest_float("x", -5, 5)
+    rate = trial.suggest_float("rate", 1e-4, 1, log=True)
+    n = trial.suggest_int("n", 1, 64)
+    m = trial.suggest_int("m", 0, 20)
     size = trial.suggest_categorical("size", [16, 32, 64, 128, 256])
     way = trial.suggest_categorical("way", ["a", "b", "c"])
     far = (x - 1) ** 2 + (math.log10(rate) + 2) ** 2 + abs(n - 20) / 10 + abs(m - 7) / 5

@@ -96,7 +96,8 @@ def most_mb() -> float:
 
 def report(what: str, rows: int, work: Callable[[], object]) -> None:
     """Print one line of the table."""
-    before, begun = most_mb(), time.perf_counter()
+    before = most_mb()
+    begun = time.perf_counter()
     work()
     seconds = time.perf_counter() - begun
     cells = (
@@ -147,7 +148,8 @@ def store(path: Path, rows: int) -> None:
     """Put measurements into a store, one by one."""
     from foretune.tune.store import Store, Subject
 
-    kept, subject = Store(path), Subject("toy", "abc", "Toy CPU", "toy 1")
+    kept = Store(path)
+    subject = Subject("toy", "abc", "Toy CPU", "toy 1")
     kept.put(subject, [])
 
     seconds: list[float] = []

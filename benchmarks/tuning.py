@@ -60,7 +60,9 @@ def main() -> None:
     options = parser.parse_args()
     device = local_device()
     print(heading("Tuning unseen problems", device))
-    worth, found, shares = [], [], {}
+    worth = []
+    found = []
+    shares = {}
     for name in options.kernels:
         kernel = get_kernel(name)
         name = kernel.name
@@ -86,7 +88,8 @@ def record(
 ) -> tuple[dict[Problem, list[Measurement]], Predictor, int]:
     """Measure (or read) everything; return the unseen problems' rows and the trained predictor."""
     problems = kernel.training_problems(options.train + options.unseen, seed=1)
-    known, unseen = problems[: options.train], problems[options.train :]
+    known = problems[: options.train]
+    unseen = problems[options.train :]
     plan = plan_configurations(kernel, known, options.configs, seed=1)
     pool = kernel.space(unseen[0]).sample(options.space - 1, np.random.default_rng(2))
     full = {
@@ -112,7 +115,9 @@ def record(
 
 
 def worth_of(kernel: Kernel, recorded: dict[Problem, list[Measurement]]) -> list[str]:
-    median, default, library = [], [], []
+    median = []
+    default = []
+    library = []
     for problem, rows in recorded.items():
         times = {m.config: m.time_ms for m in rows if m.ok}
         best = min(times.values())

@@ -32,7 +32,8 @@ def time_ms(config: Configuration) -> float:
 
 def search(searcher: Searcher) -> tuple[list[float], list[float]]:
     """Return the best so far, and the milliseconds of each proposal."""
-    best, cost = list[float](), list[float]()
+    best = list[float]()
+    cost = list[float]()
     for _ in range(POINTS[-1]):
         start = time.perf_counter()
         (config,) = searcher.ask()

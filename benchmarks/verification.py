@@ -198,9 +198,11 @@ def clocks() -> dict[str, float]:
     found: dict[str, list[float]] = {"wall time": [], "CPU time": []}
     with other_load(BUSY_PROCESSES):
         for _ in range(GROUPS):
-            walls, cpus = [], []
+            walls = []
+            cpus = []
             for _ in range(5):
-                wall, cpu = time.perf_counter(), time.thread_time()
+                wall = time.perf_counter()
+                cpu = time.thread_time()
                 roots(x, out, total)
                 walls.append(time.perf_counter() - wall)
                 cpus.append(time.thread_time() - cpu)

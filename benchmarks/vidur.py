@@ -102,11 +102,13 @@ def layer_rows(table: pd.DataFrame, layer: str, has_post_norm: bool) -> pd.DataF
     time_ms = table[f"{layer}.median"].astype(float)
     there = _has_times(table, time_ms).to_numpy()
     if sizes := _projections(table).get(layer):
-        kernel, tokens = "gemm", "problem.M"
+        kernel = "gemm"
+        tokens = "problem.M"
         columns: dict[str, object] = dict(zip(("problem.N", "problem.K"), sizes, strict=True))
     else:
         kernel = "norm" if layer.endswith("layernorm") else "elementwise"
-        tokens, columns = "problem.rows", _rowwise(table, layer, has_post_norm)
+        tokens = "problem.rows"
+        columns = _rowwise(table, layer, has_post_norm)
     rows = pd.DataFrame({tokens: table["num_tokens"], **columns})
     rows["time_ms"], rows["row"] = time_ms, np.arange(len(table))
     rows = rows[there].reset_index(drop=True)
@@ -117,8 +119,10 @@ def layer_rows(table: pd.DataFrame, layer: str, has_post_norm: bool) -> pd.DataF
 
 def _projections(table: pd.DataFrame) -> Mapping[str, tuple["pd.Series[int]", "pd.Series[int]"]]:
     """Return N and K of each projection."""
-    width, hidden = table["n_embd"], table["n_expanded_embd"]
-    tp, head_dim = table["num_tensor_parallel_workers"], width // table["n_head"]
+    width = table["n_embd"]
+    hidden = table["n_expanded_embd"]
+    tp = table["num_tensor_parallel_workers"]
+    head_dim = width // table["n_head"]
     up = hidden * np.where(table["use_gated_mlp"].astype(bool), 2, 1)
     return {
         "attn_pre_proj": ((table["n_head"] + 2 * table["n_kv_head"]) * head_dim // tp, width),
@@ -129,7 +133,8 @@ def _projections(table: pd.DataFrame) -> Mapping[str, tuple["pd.Series[int]", "p
 
 
 def _rowwise(table: pd.DataFrame, layer: str, has_post_norm: bool) -> dict[str, object]:
-    width, tp = table["n_embd"], table["num_tensor_parallel_workers"]
+    width = table["n_embd"]
+    tp = table["num_tensor_parallel_workers"]
     columns = width
     op = constant({"emb": "embedding", "attn_rope": "rope"}.get(layer, layer), len(table))
     if layer == "mlp_act":

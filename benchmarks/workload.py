@@ -82,12 +82,14 @@ def problems(runs: pd.DataFrame, n: int, seed: int) -> list[RecordedSpace]:
 
 def gained(spaces: Sequence[RecordedSpace], kind: type[WorkloadSearcher], seed: int) -> list[float]:
     """Return the share of the possible gain after each of `POINTS`."""
-    parts, defaults = [], np.empty(len(spaces))
+    parts = []
+    defaults = np.empty(len(spaces))
     share = np.exp(np.random.default_rng(seed).normal(0.0, SPREAD, len(spaces)))
     for i, space in enumerate(spaces):
         number = default_of(space)
         defaults[i] = space.values[number]
-        weight, default = float(share[i] / defaults[i]), space.space[number]
+        weight = float(share[i] / defaults[i])
+        default = space.space[number]
         parts.append(
             WorkloadProblem(
                 space.kernel, space.problem, space.space, weight, work_of(space), default
@@ -95,7 +97,8 @@ def gained(spaces: Sequence[RecordedSpace], kind: type[WorkloadSearcher], seed: 
         )
     calls = share / defaults
     possible = calls @ defaults - calls @ [space.optimum for space in spaces]
-    searcher, found = kind(parts, seed=seed, device=spaces[0].device), []
+    searcher = kind(parts, seed=seed, device=spaces[0].device)
+    found = []
     by_part = dict(zip(parts, spaces, strict=True))
 
     def measure(items: Sequence[WorkloadItem]) -> Iterator[Measurement]:

@@ -34,7 +34,7 @@ from foretune.space import Configuration
 LATE_S = 0.02
 """Seconds after which an output is checked again."""
 SEPARATE_SHARE = 0.25
-"""Time of the rounds in processes of their own, relative to that of the others."""
+"""Time of the rounds in separate processes, relative to that of the others."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,7 +40,7 @@ class RunSink(Protocol):
 
 
 class CurrentRuns:
-    """The rows of a run log that this code, with these versions, measured on one device."""
+    """A `RunSink`: the rows of a run log that this code and these versions measured on a device."""
 
     def __init__(self, kernel: Kernel, device: Device, log: RunLog) -> None:
         self._kernel = kernel
@@ -83,12 +83,13 @@ def plan_configurations(
     """
     rng = np.random.default_rng(seed)
     plan: dict[Problem, list[Configuration]] = {}
+    # Here and below, the keys of a dictionary are a set that keeps its order.
     seen: dict[Configuration, None] = {}
     for problem in problems:
         space = kernel.space(problem)
         chosen = {kernel.default(problem): None}
 
-        # Some that earlier problems ran, too.
+        # Some configurations of earlier problems.
         reusable = [c for c in seen if c not in chosen and c in space]
         n_shared = min(int(SHARED_FRACTION * (per_problem - 1)), len(reusable))
         if n_shared:
@@ -118,7 +119,7 @@ def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configur
     if other_kernels:
         raise UsageError(f"the rows are of {', '.join(map(str, other_kernels))}, not {kernel.name}")
 
-    # A configuration of several rows is measured once.
+    # A configuration of several rows is measured once: the keys are a set that keeps its order.
     configs_of: dict[Problem, dict[Configuration, None]] = {}
     for problem, config in zip(problems_of(rows), configurations_of(rows), strict=True):
         configs = configs_of.setdefault(kernel.problem(problem), {})
@@ -144,30 +145,35 @@ def collect_runs(
     """Measure the configurations of ``plan`` that ``log`` does not have yet.
 
     Each row is on disk before the next one is measured. After an interruption, a call with the
-    same plan and log resumes. ``stage`` names this stage in progress lines. After ``max_seconds``
-    no further problem is begun, once there are `FEWEST_PROBLEMS` of them; a fleet's machines get
-    all work at once and measure all of it. Raises ForetuneError if this kernel cannot be measured
-    on this machine at all, OutputError if the log cannot be written.
+    same plan and log resumes. ``stage`` names this stage in progress lines.
+
+    After ``max_seconds``, no further problem is begun once `FEWEST_PROBLEMS` were measured, in this
+    call or before. This does not limit a fleet: its machines get all work at once, and measure it.
+
+    Raises ForetuneError if this kernel cannot be measured on this machine at all, OutputError if
+    the log cannot be written.
     """
     progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))
     start = time.perf_counter()
-    runs = CurrentRuns(kernel, runner.device, log) if isinstance(log, RunLog) else log
+    sink = CurrentRuns(kernel, runner.device, log) if isinstance(log, RunLog) else log
 
     missing = []
+    known_problems: set[Problem] = set()
     reused = 0
     for problem, configs in plan.items():
         for config in configs:
-            if runs.find(problem, config) is None:
+            if sink.find(problem, config) is None:
                 missing.append((problem, config))
             else:
                 reused += 1
+                known_problems.add(problem)
                 progress.advance("known already")
 
     measured = 0
     ok = 0
-    in_time = _begun_in_time(missing, start + max_seconds)
+    in_time = _begun_in_time(missing, end=start + max_seconds, known_problems=known_problems)
     for measurement in runner.run_many(kernel, in_time):
-        runs.append(measurement)
+        sink.append(measurement)
         measured += 1
         if measurement.ok:
             ok += 1
@@ -183,13 +189,18 @@ def collect_runs(
 
 
 def _begun_in_time(
-    work: Sequence[tuple[Problem, Configuration]], end: float
+    work: Sequence[tuple[Problem, Configuration]], *, end: float, known_problems: Set[Problem]
 ) -> Iterator[tuple[Problem, Configuration]]:
-    """Yield work until the clock shows ``end``; the last problem's is completed."""
+    """Yield work until the clock shows ``end``; the last problem's is completed.
+
+    Work on further problems is yielded until there are `FEWEST_PROBLEMS`, the ``known_problems``
+    included.
+    """
     begun: set[Problem] = set()
     for problem, config in work:
         if problem not in begun:
-            if time.perf_counter() > end and len(begun) >= FEWEST_PROBLEMS:
+            is_late = time.perf_counter() > end
+            if is_late and len(begun | known_problems) >= FEWEST_PROBLEMS:
                 return
             begun.add(problem)
         yield problem, config

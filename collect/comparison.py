@@ -2,26 +2,45 @@
 
 Each contender runs on earlier inputs, untimed, then on new ones, timed. So a launch that keeps an
 earlier result, or writes nothing, gives a wrong output, and all contenders find caches and threads
-in the same state. No other contender gets the inputs of a timed call, before or after it. So a
-result that another contender has computed, in this process or in a file, is of no use.
+in the same state. No other contender gets the inputs of a timed call before it. So a result that
+another contender has computed, in this process or in a file, is of no use.
+
+A round is a burst of several calls of each contender, see `foretune.collect.burst`. Where a
+contender changes the state of the process, a burst counts for nothing: from then on, the state is
+put back after every single call.
 """
 
 import math
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
+from foretune.collect.burst import (
+    BURST_MS,
+    BurstCall,
+    InputTargets,
+    bytes_of,
+    calls_per_burst,
+    plan_burst,
+    time_loaded_ms,
+)
+from foretune.collect.call_times import CallTimes, RecordingTimer
+from foretune.collect.round_inputs import RoundInputs
 from foretune.collect.state_guard import ProcessState
-from foretune.collect.timing import CPU_TIMER, Timer, sample_ms
+from foretune.collect.timing import Timer, sample_ms
 from foretune.collect.worker_environment import is_worker
 from foretune.collect.wrapped.call_arguments import CallResult
-from foretune.collect.wrapped.values import assign_all, copy_arrays, says_something
+from foretune.collect.wrapped.values import (
+    assign_all,
+    copy_arrays,
+    says_something,
+)
 from foretune.errors import ForetuneError, MeasurementError, describe_error, first_line
 from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, SpecialInputs, WrongResult
 from foretune.problem import Problem
@@ -31,8 +50,6 @@ DEFAULT_REPEATED = "again"
 """Key of a second launch of the first configuration, built separately; it shows the noise."""
 MIN_ROUNDS = 5
 MAX_ROUNDS = 60
-ONE_THREAD = 1.02
-"""Largest ratio of the process's CPU time to the calling thread's in a launch of one thread."""
 MAX_ROUNDS_S = 5.0  # seconds after which a comparison ends with fewer than `MIN_ROUNDS`
 SPECIAL_SHARE = 0.5
 """Largest CPU time for special inputs, relative to that of the rounds; one kind is always
@@ -47,12 +64,15 @@ SLOW_MS = 1.0  # slower launches run without an untimed one before: it would cha
 class Rounds:
     """Times of an interleaved comparison in one process.
 
-    ``time_ms`` is by configuration id, `DEFAULT_REPEATED` and ``library:NAME``, with one value per
-    round; ``failures`` gives the reason if a contender has no times. ``checked_on`` says on which
-    inputs the outputs were compared: the kind of the rounds' values, then special values.
-    ``separate_ms`` are times of a few rounds in which each contender had a process of its own.
-    ``cores`` is how many CPU seconds a contender takes in a second, and ``other_threads`` the share
-    of them in other threads than the calling one; both are medians, and NaN if unknown.
+    Attributes:
+        time_ms: by configuration id, `DEFAULT_REPEATED` and ``library:NAME``; one value per timed
+            call, as many for each.
+        failures: the reason if a contender has no times.
+        checked_on: on which inputs the outputs were compared: the kind of the rounds' values, then
+            special values.
+        separate_ms: times of a few rounds in which each contender had a process of its own.
+        cores: how many CPU seconds a contender takes in a second; the median, NaN if unknown.
+        other_threads: the share of them in other threads than the calling one; likewise.
     """
 
     time_ms: Mapping[str, np.ndarray]
@@ -85,11 +105,19 @@ def parts_of(result: Any) -> Any:
 
 @dataclass
 class _Contender:
-    """A launch, and its maximum accepted error; None if it is not checked."""
+    """A launch, and its maximum accepted error; None if it is not checked.
+
+    ``call_ms`` is the time of the last call; NaN before the first.
+    """
 
     launch: Launch
     error_limit: float | None
-    slow: bool = False
+    call_ms: float = math.nan
+
+    @property
+    def slow(self) -> bool:
+        """Whether its calls are so slow that other processes interrupt them."""
+        return self.call_ms > SLOW_MS
 
 
 @dataclass(frozen=True)
@@ -98,82 +126,6 @@ class _CheckedCall:
 
     inputs: Inputs
     output: Any
-
-
-class _RecordingTimer(Timer):
-    """A timer that keeps what the last timed call ``returned``, and its CPU time.
-
-    ``cpu_ms`` is NaN unless the host's clock timed the call, which ran in this thread only and
-    waited for nothing. Its time is then what it would take if no other process were given the CPU.
-    ``cores`` and ``other_threads`` are those of `Rounds`.
-    """
-
-    def __init__(self, timer: Timer) -> None:
-        self._timer = timer
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget the last call: launches with clocks of their own do not use this one."""
-        self.returned: Any = None
-        self.cpu_ms = math.nan
-        self.cores = math.nan
-        self.other_threads = math.nan
-
-    def sample_ms(self, launch: Launch, batch_size: int) -> float:
-        def recorded() -> None:
-            self.returned = launch()
-
-        recorded.__wrapped__ = launch  # type: ignore[attr-defined]
-        if self._timer is not CPU_TIMER:  # a device works while the host waits
-            return self._timer.sample_ms(recorded, batch_size)
-        waits = _waits()
-        total = time.process_time_ns()
-        start = time.thread_time_ns()
-        sample_ms = self._timer.sample_ms(recorded, batch_size)
-        thread_ns = time.thread_time_ns() - start
-        total_ns = time.process_time_ns() - total
-        alone = total_ns <= ONE_THREAD * thread_ns and _waits() == waits
-        self.cpu_ms = thread_ns * 1e-6 / batch_size if alone else math.nan
-        self.cores = total_ns * 1e-6 / (sample_ms * batch_size)
-        self.other_threads = max(0.0, 1.0 - thread_ns / max(total_ns, 1))
-        return sample_ms
-
-
-def _waits() -> float:
-    """Return how often this thread waited for anything other than the CPU; NaN if unknown."""
-    try:
-        from resource import RUSAGE_THREAD, getrusage
-    except ImportError:  # not Linux
-        return math.nan
-    return getrusage(RUSAGE_THREAD).ru_nvcsw
-
-
-class RoundInputs:
-    """Inputs whose values are replaced in place, at the addresses that launches read.
-
-    ``present`` are the arrays that launches read, ``new`` the values of the next timed call,
-    ``old`` those of the one before. ``draw`` returns the inputs of a seed. Inputs in ``constant``,
-    and those whose shapes depend on the seed, keep their first values.
-    """
-
-    def __init__(
-        self, draw: Callable[[int], Inputs], constant: Sequence[str], rng: np.random.Generator
-    ) -> None:
-        self._draw_seed = draw
-        self._rng = rng
-        self.present: Inputs = self._draw()  # where the kernel puts them, which may be aligned
-        self._constant = {name: self.present[name] for name in constant if name in self.present}
-        self.old = self.new = copy_arrays(self.present) | self._constant
-
-    def advance(self) -> None:
-        """Draw the values of the next timed call."""
-        drawn = self._draw() | self._constant
-        if assign_all(self.present, drawn):
-            self.old = self.new
-            self.new = drawn
-
-    def _draw(self) -> Inputs:
-        return self._draw_seed(int(self._rng.integers(1, 2**31)))
 
 
 class InterleavedComparison:
@@ -209,7 +161,7 @@ class InterleavedComparison:
     ) -> None:
         self._kernel = kernel
         self._problem = problem
-        self._timer = _RecordingTimer(timer)
+        self._timer = RecordingTimer(timer)
         self._wait = timer.wait
         self._rng = np.random.default_rng(seed)
         draw = partial(kernel.make_inputs, problem)
@@ -219,6 +171,8 @@ class InterleavedComparison:
         self._inputs = RoundInputs(draw, kernel.constant_inputs, draw_rng)
         self._process = ProcessState()
         self._contenders: dict[str, _Contender] = {}
+        self._keeps_state = True
+        """Whether no contender has changed the state of the process."""
         self.failures: dict[str, Exception] = {}
         self.checked_on: list[str] = []
         self._last: dict[str, _CheckedCall] = {}
@@ -235,14 +189,13 @@ class InterleavedComparison:
 
     def time_once(self, key: str) -> tuple[float, float, bool]:
         """Time one call; return its wall and CPU time in ms, and whether it is slow."""
-        wall_ms: list[float] = []
-        cpu_ms: list[float] = []
+        times = CallTimes()
         self._last = {}
         self._inputs.advance()
-        self._attempt(key, partial(self._time, key, wall_ms, cpu_ms, self._last))
+        self._attempt(key, partial(self._time, key, times, self._last))
         if key not in self._contenders:
             return math.nan, math.nan, False
-        return wall_ms[0], cpu_ms[0], self._contenders[key].slow
+        return times.wall_ms[key][0], times.cpu_ms[key][0], self._contenders[key].slow
 
     def check_last(self) -> None:
         """Check the output of the last call of `time_once`."""
@@ -252,11 +205,18 @@ class InterleavedComparison:
         """Return the contenders' times in ms, in rounds of random order.
 
         They are CPU times if all contenders are slow and run in one thread, because other processes
-        interrupt slow launches. A round in which a contender waited is then NaN.
+        interrupt slow launches. A call that waited is then NaN.
         """
-        times: dict[str, list[float]] = {key: [] for key in self._contenders}
-        cpu_times: dict[str, list[float]] = {key: [] for key in self._contenders}
         self.check_special_inputs(max_seconds)
+        # The first round shows whether there can be bursts, and of how many calls. What a build
+        # changed, such as an import, does not count.
+        self._keeps_state = True
+        outputs: dict[str, _CheckedCall] = {}
+        first_times = self._single_calls(outputs)
+        self._check_calls(outputs)
+        targets = self._input_targets()
+        times = CallTimes() if targets else first_times
+
         start = time.perf_counter()
         checking_s = 0.0
         for number in range(MAX_ROUNDS):
@@ -265,18 +225,20 @@ class InterleavedComparison:
             if enough and elapsed_s > max_seconds:
                 break
             # Checks take a quarter of the time; a launch cannot know which outputs are checked.
-            outputs: dict[str, _CheckedCall] | None = {} if checking_s <= elapsed_s / 4 else None
-            for key in self._shuffled(self._contenders):
-                self._inputs.advance()
-                step = partial(self._time, key, times[key], cpu_times[key], outputs)
-                self._attempt(key, step)
+            checked: dict[str, _CheckedCall] | None = {} if checking_s <= elapsed_s / 4 else None
+            n_calls = self._calls_per_burst(max_seconds)
+            if targets and n_calls and self._keeps_state:
+                times.extend(self._burst(n_calls, targets, checked))
+            else:
+                times.extend(self._single_calls(checked))
             check_start = time.perf_counter()
-            if outputs:
-                self._check_calls(outputs)
+            if checked:
+                self._check_calls(checked)
             checking_s += time.perf_counter() - check_start
-        kept = self._contenders
-        slow = all(c.slow and np.isfinite(cpu_times[key]).mean() > 0.5 for key, c in kept.items())
-        return {key: np.array((cpu_times if slow else times)[key]) for key in kept}
+        all_slow = all(contender.slow for contender in self._contenders.values())
+        use_cpu_times = all_slow and all(map(times.are_on_cpu, self._contenders))
+        of_calls = times.cpu_ms if use_cpu_times else times.wall_ms
+        return {key: np.array(of_calls.get(key, [])) for key in self._contenders}
 
     def cores(self) -> dict[str, float]:
         """Return each contender's CPU seconds per second, see `Rounds`."""
@@ -327,7 +289,15 @@ class InterleavedComparison:
         listed = list(keys)
         return [listed[i] for i in self._rng.permutation(len(listed))]
 
-    def _attempt(self, key: str, step: Callable[[], None]) -> None:
+    def _attempt(self, key: str, step: Callable[[], object]) -> None:
+        """Take a step of a contender; drop the contender if it fails. Put the state back."""
+        try:
+            self._attempt_in_burst(key, step)
+        finally:
+            if self._process.restore():
+                self._keeps_state = False
+
+    def _attempt_in_burst(self, key: str, step: Callable[[], object]) -> None:
         """Take a step of a contender; drop the contender if it fails."""
         try:
             step()
@@ -337,8 +307,6 @@ class InterleavedComparison:
             self._wait()  # raises if the device's context is broken
             self.failures[key] = e
             self._contenders.pop(key, None)
-        finally:
-            self._process.restore()
 
     def _build(self, key: str, config: Configuration, expected: Any) -> None:
         kernel = self._kernel
@@ -348,13 +316,91 @@ class InterleavedComparison:
         self._contenders[key] = contender
         self._check(key, launch(), expected)
 
-    def _time(
+    def _input_targets(self) -> dict[str, InputTargets] | None:
+        """Return where each contender reads its inputs; None if one needs more than arrays."""
+        targets = {}
+        for key, contender in self._contenders.items():
+            found = InputTargets.of_launch(
+                contender.launch, self._inputs.present, self._timer.wrapped
+            )
+            if found is None:
+                return None
+            targets[key] = found
+        return targets
+
+    def _calls_per_burst(self, max_seconds: float) -> int:
+        call_ms = [contender.call_ms for contender in self._contenders.values()]
+        burst_ms = min(BURST_MS, 1e3 * max_seconds / MIN_ROUNDS)
+        return calls_per_burst(call_ms, burst_ms, bytes_of(self._inputs.new))
+
+    def _burst(
         self,
-        key: str,
-        times: list[float],
-        cpu_times: list[float],
-        outputs: "dict[str, _CheckedCall] | None",
+        n_calls: int,
+        targets: Mapping[str, InputTargets],
+        checked: dict[str, _CheckedCall] | None,
+    ) -> CallTimes:
+        """Time ``n_calls`` of each contender; return no times if one fails or changes a state."""
+        contenders_before = dict(self._contenders)
+        failures_before = dict(self.failures)
+        earlier = self._inputs.new
+        drawn = {key: [self._inputs.next() for _ in range(n_calls)] for key in self._contenders}
+        calls = plan_burst(drawn, self._rng)
+        self._warm_up(earlier)
+        times = CallTimes()
+        for call in calls:
+            if call.key in self._contenders:
+                step = partial(self._time_burst_call, call, targets[call.key], times, checked)
+                self._attempt_in_burst(call.key, step)
+
+        # Others may have failed, or been slow, because of the changed state: nothing counts.
+        if self._process.restore():
+            self._keeps_state = False
+            self._contenders = contenders_before
+            self.failures = failures_before
+            if checked:
+                checked.clear()
+            return CallTimes()
+        return times if len(self.failures) == len(failures_before) else CallTimes()
+
+    def _warm_up(self, earlier: Inputs) -> None:
+        """Run every launch that is not slow on inputs of an earlier call."""
+        for key in self._shuffled(self._contenders):
+            contender = self._contenders[key]
+            if not contender.slow:
+                assign_all(self._inputs.present, earlier)
+                self._attempt_in_burst(key, contender.launch)
+
+    def _time_burst_call(
+        self,
+        call: BurstCall,
+        targets: InputTargets,
+        times: CallTimes,
+        checked: dict[str, _CheckedCall] | None,
     ) -> None:
+        contender = self._contenders[call.key]
+        is_recorded = call.is_noted or contender.slow
+        targets.load(call.leaves)
+        self._timer.forget()
+        timer = self._timer if is_recorded else self._timer.wrapped
+        contender.call_ms = time_loaded_ms(contender.launch, timer)
+        times.append(call.key, contender.call_ms, self._timer.cpu_ms)
+        if is_recorded:
+            self._note_use(call.key)
+        if call.is_noted and checked is not None and contender.error_limit is not None:
+            if isinstance(contender.launch, SelfTimedLaunch):
+                # It read a copy. What it wrote there is found by the difference from these.
+                assign_all(self._inputs.present, call.inputs)
+            checked[call.key] = self._checked_call(contender.launch, call.inputs)
+
+    def _single_calls(self, checked: dict[str, _CheckedCall] | None) -> CallTimes:
+        """Time one call of each contender; the state of the process is put back after each."""
+        times = CallTimes()
+        for key in self._shuffled(self._contenders):
+            self._inputs.advance()
+            self._attempt(key, partial(self._time, key, times, checked))
+        return times
+
+    def _time(self, key: str, times: CallTimes, checked: dict[str, _CheckedCall] | None) -> None:
         contender = self._contenders[key]
         inputs = self._inputs
         launch = contender.launch
@@ -365,15 +411,20 @@ class InterleavedComparison:
         if isinstance(launch, SelfTimedLaunch):
             launch.reset()
         self._timer.forget()
-        times.append(sample_ms(launch, 1, self._timer))
-        cpu_times.append(self._timer.cpu_ms)
+        contender.call_ms = sample_ms(launch, 1, self._timer)
+        times.append(key, contender.call_ms, self._timer.cpu_ms)
+        self._note_use(key)
+        if checked is not None and contender.error_limit is not None:
+            checked[key] = self._checked_call(launch, inputs.new)
+
+    def _note_use(self, key: str) -> None:
         self._cores.setdefault(key, []).append(self._timer.cores)
         self._other_threads.setdefault(key, []).append(self._timer.other_threads)
-        contender.slow = times[-1] > SLOW_MS
-        if outputs is not None and contender.error_limit is not None:
-            copy = launch.output if isinstance(launch, SelfTimedLaunch) else copy_arrays
-            output = copy(self._timer.returned)  # the next launch may write to its memory
-            outputs[key] = _CheckedCall(inputs.new, output)
+
+    def _checked_call(self, launch: Launch, inputs: Inputs) -> _CheckedCall:
+        """Return a copy of the last call's output, because the next one may write to its memory."""
+        copy = launch.output if isinstance(launch, SelfTimedLaunch) else copy_arrays
+        return _CheckedCall(inputs, copy(self._timer.returned))
 
     def _check(self, key: str, output: Any, expected: Any) -> None:
         limit = self._contenders[key].error_limit

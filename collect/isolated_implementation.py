@@ -22,6 +22,17 @@ from foretune.errors import MeasurementError, UnknownName
 from foretune.registry import object_at
 from foretune.values import Value
 
+_PRECISIONS = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "int8": "int8",
+}
+"""Name of an array's type -> precision of `Work`."""
+
 
 @runtime_checkable
 class CodePerProblem(Protocol):
@@ -62,7 +73,7 @@ class CallOutputs:
 
 @dataclass(frozen=True)
 class Timed:
-    """Milliseconds of a number of calls by this process's clock, and bytes of their inputs."""
+    """Milliseconds of a number of calls together, by this process's clock."""
 
     own_ms: float
     calls: int
@@ -79,17 +90,6 @@ class Work:
     bytes: int
     operations: float
     precision: str
-
-
-_PRECISIONS = {
-    "float64": "fp64",
-    "float32": "fp32",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-    "int8": "int8",
-}
 
 
 class IsolatedImplementation:
@@ -129,13 +129,15 @@ class IsolatedImplementation:
         return ""
 
     def prepare(self, problem: Mapping[str, Value], seeds: Sequence[int], special: str = "") -> int:
-        """Make the arguments of one call per seed; return their bytes.
+        """Make the arguments of one call per seed; return the bytes of one call's arrays.
 
         ``special`` names the kind of special values that replace their fractions.
         """
         if self._make is None:
             self._make = _load(self._inputs, problem)
         self._returned = []
+
+        # New values go to the addresses of the last ones, where the arrays have the same form.
         del self._args[len(seeds) :]
         for number, seed in enumerate(seeds):
             result = self._make(**problem, seed=seed)
@@ -147,14 +149,19 @@ class IsolatedImplementation:
                 self._args.append(new)
             elif not arrays.assign_all(self._args[number], new):
                 self._args[number] = new
+
+        # Copies tell later which arguments a call changed.
         self._before = [
             [arrays.copy_arrays(leaf) for leaf in arrays.leaves(args)] for args in self._args
         ]
+
+        # The code comes after the inputs, so that it cannot replace what they need.
         is_for_another = isinstance(self._code, CodePerProblem) and self._problem != problem
         if self._function is None or is_for_another:
             self._wait = _gpu_wait()
             self._function = _load(self._code, problem)
             self._problem = dict(problem)
+
         leaves = arrays.leaves(self._args[0])
         return sum(arrays.as_numpy(leaf).nbytes for leaf in leaves if arrays.is_array(leaf))
 
@@ -209,17 +216,21 @@ class IsolatedImplementation:
         args = self._args[number]
         returned = self._returned[number]
         outputs = tuple(_outputs(returned, "the output")) if returned is not None else ()
+
+        # Which arguments did the call write?
         now = list(arrays.leaves(args))
-        pairs = zip(now, self._before[number], strict=True)
+        before_and_after = zip(now, self._before[number], strict=True)
         changed = [
             i
-            for i, (leaf, was) in enumerate(pairs)
+            for i, (leaf, was) in enumerate(before_and_after)
             if arrays.is_array(leaf) and not arrays.same_bits(leaf, was)
         ]
+        written = {i: _array_output(now[i], f"argument {i}") for i in changed}
+
+        # Does its result share memory with its arguments, or with the call before?
         earlier = self._returned[number - 1] if number else None
         inputs = [leaf for leaf in now if arrays.is_array(leaf)]
         effects = sorted(shared_memory(returned, inputs, earlier))
-        written = {i: _array_output(now[i], f"argument {i}") for i in changed}
         return CallOutputs(outputs, written, tuple(effects))
 
 

@@ -50,7 +50,10 @@ _GUARDED_CHECKERS = (
     "foretune.relative_error",
     "foretune.collect.timing",
     "foretune.collect.benchmark",
+    "foretune.collect.burst",
+    "foretune.collect.call_times",
     "foretune.collect.comparison",
+    "foretune.collect.round_inputs",
     "foretune.collect.wrapped.values",
     "foretune.collect.wrapped.new_values",
     "foretune.collect.wrapped.whole_numbers",
@@ -105,25 +108,37 @@ class ProcessState:
         self._folder, self._variables, self._cores = _process_state()
         self._interpreter = _interpreter_state()
 
-    def restore(self) -> None:
-        """Put back what a configuration changed."""
-        self._restore_interpreter()
+    def restore(self) -> bool:
+        """Put back what a configuration changed; return whether it changed anything."""
+        changed = self._restore_interpreter()
         folder, variables, cores = _process_state()
         if variables != self._variables:
+            changed = True
             os.environ.clear()
             os.environ.update(self._variables)
-        if cores != self._cores:
-            for thread, known in self._cores.items():
-                with suppress(OSError):  # it may have ended
-                    os.sched_setaffinity(thread, known)
+        # Threads may have started or ended.
+        moved = {
+            thread: known
+            for thread, known in self._cores.items()
+            if cores.get(thread, known) != known
+        }
+        for thread, known in moved.items():
+            changed = True
+            with suppress(OSError):  # it may have ended
+                os.sched_setaffinity(thread, known)
         if folder != self._folder:
+            changed = True
             with suppress(OSError):
                 os.chdir(self._folder)
+        return changed
 
-    def _restore_interpreter(self) -> None:
+    def _restore_interpreter(self) -> bool:
+        changed = False
         for name, value in _interpreter_state().items():
             if value != self._interpreter[name]:
+                changed = True
                 _SETTERS[name](self._interpreter[name])
+        return changed
 
 
 _GETTERS: dict[str, Callable[[], Any]] = {

@@ -155,8 +155,13 @@ def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
     """Return milliseconds per launch; raise ValueError if the launch's own time is impossible."""
     if not isinstance(launch, SelfTimedLaunch):
         return timer.sample_ms(launch, batch)
+    return possible_ms(partial(launch.sample_ms, timer, batch))
+
+
+def possible_ms(measure: Callable[[], float]) -> float:
+    """Return the own time of a launch; raise ValueError if it is longer than the call took."""
     start = time.perf_counter_ns()
-    own_ms = float(launch.sample_ms(timer, batch))
+    own_ms = float(measure())
     wall_ms = (time.perf_counter_ns() - start) * 1e-6
     if not 0 < own_ms <= MAX_OWN_TIME * wall_ms:
         raise ValueError(

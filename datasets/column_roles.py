@@ -40,6 +40,7 @@ RESULT_WORDS = {
 }
 """Words in names of columns that hold what a run gave, beside its time."""
 RATE_ENDINGS = ("/s", "/sec", "_per_s", "_per_sec", "per_second")
+"""Ends of names of such columns, in lower case."""
 
 MEASURING_WORDS = {"iterations", "iters", "warmup", "repeats", "repetitions", "reps", "samples"}
 """Words of columns that may say how a run was measured, or how much it had to do."""
@@ -58,6 +59,7 @@ CONFIGURATION_NAMES = {
 """The same, as whole names in lower case."""
 
 POWER_WORDS = {"power", "watt", "watts"}
+"""Words in names of columns with a power."""
 OTHER_POWERS = {"limit", "cap", "tdp", "idle", "max", "min", "peak", "state", "mode"}
 """Words in names of columns with another power than that of the run."""
 MW = "mw"
@@ -66,8 +68,9 @@ MAX_WATTS = 5000.0
 """No board draws more: such numbers have another unit."""
 
 MIN_ROWS = 20
+"""Rows of a table in which a column of fractions may be a result."""
 MIN_DISTINCT_SHARE = 0.9
-"""A column with fractions, another one in nearly every row, may be a result."""
+"""Such a column may be one if it has another fraction in nearly every row."""
 
 
 class Role(Enum):
@@ -80,29 +83,36 @@ class Role(Enum):
     DEVICE = "device"
     POWER = "power"
     DOUBTFUL = "doubtful"
-    """A result, or a part of the problem or the configuration."""
-    KNOWN = "known"
-    """A column with the name of a run table's."""
+    """A result, or part of the problem or the configuration."""
+    RUN_COLUMN = "run column"
+    """A column with the name of a run table's column."""
 
 
 @dataclass(frozen=True)
 class ColumnRoles:
     """The columns of a table by what they are.
 
-    ``doubtful`` columns may be results, or part of the problem or the configuration. ``device``
-    names each row's device, ``power`` has the watts of each run; both may be None.
+    Attributes:
+        sizes: columns of the problem.
+        configuration: columns of how the kernel was built or launched.
+        left_out: results and numbers of rows.
+        run_columns: columns with the name of a run table's column, which they are.
+        doubtful: results, or part of the problem or the configuration.
+        device: the column that names each row's device; None if there is none.
+        power: the column with the power of each run; None if there is none.
     """
 
     sizes: list[str]
     configuration: list[str]
     left_out: list[str]
+    run_columns: list[str]
     doubtful: list[str]
     device: str | None
     power: str | None
 
     @property
     def power_source(self) -> str:
-        """The expression for the watts."""
+        """The expression for the watts; needs a column of power."""
         assert self.power is not None
         return f"{self.power}*0.001" if _is_in_mw(self.power) else self.power
 
@@ -117,7 +127,7 @@ class ColumnRoles:
 
     @property
     def explained(self) -> str:
-        """One line on how the columns were read."""
+        """One line on how the columns were read; empty if all are named as in a run table."""
         parts = []
         if self.sizes:
             parts.append(f"sizes {', '.join(self.sizes)}")
@@ -130,27 +140,24 @@ class ColumnRoles:
             parts.append(f"power in {unit} from {self.power}")
         if self.left_out:
             parts.append(f"left out {', '.join(self.left_out)}")
+        if parts and self.run_columns:
+            parts.append(f"as named {', '.join(self.run_columns)}")
         return "; ".join(parts)
 
 
 def column_roles(
-    table: pd.DataFrame,
-    *,
-    sizes: Collection[str] = (),
-    taken: Collection[str] = (),
-    ignored: Collection[str] = (),
+    table: pd.DataFrame, *, sizes: Collection[str] = (), taken: Collection[str] = ()
 ) -> ColumnRoles:
-    """Return what the columns of ``table`` are.
+    """Return what the columns of ``table`` are, by their names as texts.
 
     ``sizes`` are those of the problem, if the user names them: then no other column is one. Columns
-    ``taken`` for something else have no role; ``ignored`` ones are left out. Raises UsageError if
-    several columns may be the device or the power, or the power's unit is unknown.
+    ``taken`` for something else have no role. Raises UsageError if several columns may be the
+    device or the power, or the power's unit is unknown.
     """
+    table = table.rename(columns=str)
     columns: dict[Role, list[str]] = {role: [] for role in Role}
-    for column in map(str, table.columns):
-        if column in ignored:
-            columns[Role.RESULT].append(column)
-        elif column in sizes:
+    for column in table.columns:
+        if column in sizes:
             columns[Role.SIZE].append(column)
         elif column not in taken:
             role = _role(column, table[column])
@@ -158,35 +165,51 @@ def column_roles(
                 role = Role.CONFIGURATION
             columns[role].append(column)
 
+    # A run table's own column of power counts more than others.
+    left_out = [*columns[Role.RESULT], *columns[Role.ROW_NUMBER]]
+    if "power_w" in table:
+        power = None
+        left_out += columns[Role.POWER]
+    else:
+        power = _power(table, columns[Role.POWER])
     return ColumnRoles(
         sizes=columns[Role.SIZE],
         configuration=columns[Role.CONFIGURATION],
-        left_out=[*columns[Role.RESULT], *columns[Role.ROW_NUMBER]],
+        left_out=left_out,
+        run_columns=columns[Role.RUN_COLUMN],
         doubtful=columns[Role.DOUBTFUL],
         device=_only(columns[Role.DEVICE], "device"),
-        power=_power(table, columns[Role.POWER]),
+        power=power,
     )
 
 
 def _role(column: str, values: "pd.Series[Any]") -> Role:
-    """Return what a column's name and values say."""
+    """Return what a column's name and values say: the role of the first rule that holds."""
     name = column.strip().lower()
     words = words_of(column)
     is_number = pd.api.types.is_numeric_dtype(values)
+
+    # 1. Whole names that mean one thing. Devices come first: ``device`` is also a column of run
+    # tables, but numbers in it only count the devices of a machine. Of several kernels in a table,
+    # ``kernel`` is configuration.
     if not is_number and name in DEVICE_NAMES:
         return Role.DEVICE
     if name in ROW_NUMBER_NAMES:
         return Role.ROW_NUMBER
     if is_run_column(column) and column != "kernel":
-        return Role.KNOWN
+        return Role.RUN_COLUMN
+
+    # 2. What a run gave. ``kernel_time`` and ``tile_power`` are results, though they have a word of
+    # the configuration. The column of the run's time was taken before: any other time is a result.
     if is_number and words & POWER_WORDS and not words & OTHER_POWERS:
         return Role.POWER
-    # The time of the run, if this is it, is taken.
     is_time = is_other_time(column) or names_the_time_of_a_run(column)
     if words & RESULT_WORDS or name.endswith(RATE_ENDINGS) or is_time:
         return Role.RESULT
     if is_number and _may_be_result(words, values):
         return Role.DOUBTFUL
+
+    # 3. What was run. Without a word of the configuration, a column is a size: sizes have any name.
     if words & CONFIGURATION_WORDS or name in CONFIGURATION_NAMES:
         return Role.CONFIGURATION
     return Role.SIZE
@@ -214,8 +237,6 @@ def _only(columns: list[str], what: str) -> str | None:
 
 def _power(table: pd.DataFrame, columns: list[str]) -> str | None:
     """Return the column of each run's power; UsageError if its unit is neither W nor mW."""
-    if "power_w" in table:
-        return None
     column = _only(columns, "power")
     if column is None:
         return None

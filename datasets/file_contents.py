@@ -33,8 +33,15 @@ _BEGINNINGS = {
     b"\x93NUMPY": "an array of NumPy: save the table as CSV",
     **{bytes([0x80, protocol]): _PICKLE for protocol in range(2, 6)},
     b"%PDF": "a PDF document: save the table as CSV",
+    b"MATLAB ": "a MAT-file of MATLAB: save the table with writetable",
+    b"RDX": "a file of R: save the table with write.csv",
+    b"RDA": "a file of R: save the table with write.csv",
+    b"FEA1": "a Feather file: save the table as Parquet",
 }
 """First bytes -> what the file is, and what to do."""
+
+MAX_TABLES = 5
+"""Tables of a database that a message names."""
 
 _TAR_MARK = slice(257, 262)
 """Where a tar archive says ``ustar``."""
@@ -43,6 +50,11 @@ _REPORTS = {
     ".ncu-rep": "a report of Nsight Compute: write its table with ncu --import REPORT --csv",
     ".nsys-rep": "a report of Nsight Systems: export it with nsys export --type sqlite REPORT",
     ".qdrep": "a report of Nsight Systems: export it with nsys export --type sqlite REPORT",
+    ".rds": "a file of R: save the table with write.csv",
+    ".rdata": "a file of R: save the table with write.csv",
+    ".mat": "a MAT-file of MATLAB: save the table with writetable",
+    ".hatchet": "a profile of Triton's Proton, which has no sizes of runs: time every "
+    "configuration with triton.testing.do_bench",
 }
 """How names of profilers' reports end -> what the file is, and what to do."""
 
@@ -51,6 +63,7 @@ _DATABASES = {
     "studies": "a database of Optuna: give --format optuna",
     "tuning_run": "a database of OpenTuner, which has pickled objects: write its results as CSV",
     "rocpd_kernel_dispatch": "a database of rocprofv3: profile with --output-format csv",
+    "experiment_tags": "a database of MLflow: write the table of mlflow.search_runs() as CSV",
 }
 """Beginning of a table's name -> what the SQLite database is, and what to do."""
 
@@ -60,6 +73,20 @@ _PRINTED = {
     r"^\s*Metric Name\s+Metric Unit\s+Metric Value": "what ncu prints: run it with --csv",
     r"^==\d+== (NVPROF|Profiling result)": "output of nvprof, which is not read: profile with nsys",
     r"^ *Performance counter stats for": "what perf stat prints, which has no times of runs",
+    r"^[\d.,]+([,;])\w*\1(task-clock|duration_time|cpu-clock|cycles|instructions)\b": "what perf "
+    "stat -x prints, which has no times of runs",
+    r"^=+ Serving Benchmark Result =+": "what a serving benchmark prints: give its JSON "
+    "(--save-result) to foretune plan --calibrate",
+    r"^\|.*\| *Samples *\| *CPU Time *\|.*Noise": "what NVBench prints: run it with --json FILE",
+    r"\\begin\{tabular": "LaTeX: save the table as CSV",
+    r"\A(---\s*\n)?- \w+: ": "YAML: save the table as CSV",
+    r"^# +nThread \d+ nGpus \d+": "what nccl-tests prints: save its columns size and time as CSV",
+    r"^\tCommand being timed: ": "what GNU time -v prints: write the times as CSV",
+    r"^ +Name +Self C(PU|UDA) %": "what torch.profiler prints: save the trace with "
+    "export_chrome_trace, and give --format torch-profiler",
+    r"\A<torch\.utils\.benchmark": "what torch.utils.benchmark prints: write its median as CSV",
+    r"^Benchmark\S+\s+\d+\s+[\d.]+ ns/op": "what go test -bench prints: write its times as CSV",
+    r"\Ashape: \(\d+, \d+\)": "what Polars prints: write the table with write_csv",
     r"^ *Problem ID: \d": "what CUTLASS's profiler prints: run it with --output=FILE.csv",
     r"^Benchmark \d+: .*\r?\n +Time \(mean": "what hyperfine prints: run it with --export-csv FILE",
     r"^-+ benchmark.*: \d+ tests": "what pytest-benchmark prints: run it with "
@@ -82,11 +109,20 @@ _JSON_RECORDS = {
     ("workload", "data"): "tuning records of TVM's MetaSchedule",
     ("avg_ns", "n_prompt"): "results of llama-bench: give --format llama-bench",
     ("context", "benchmarks"): "results of Google Benchmark (JSON): give --format google-benchmark",
+    ("devices", "benchmarks"): "results of NVBench: give --format nvbench",
+    ("counter-value", "event"): "what perf stat -j prints, which has no times of runs",
+    ("frame", "metrics", "children"): "a profile of Triton's Proton, which has no sizes of runs",
     ("sections",): "tuning results of CLBlast: give --format clblast",
     ("kernel_family", "results"): "tuning results of CLBlast: give --format clblast",
-    ("Metadata", "Results"): "results of KTT in its own JSON",
+    ("Metadata", "Results"): "results of KTT in its own JSON: give --format ktt",
 }
 """Keys of a JSON object -> what the file is."""
+
+_LIKE_JSON = {
+    rb"\[+[\w.-]+\]+\s*\n": "TOML: save the table as CSV",
+    rb"\[?\s*\{\s*'": "a literal of Python: write it with json.dump",
+}
+"""Pattern of a beginning like that of JSON -> what the file is, and what to do."""
 
 _NO_TABLES = {
     ("median_ttft_ms",): "the result of a serving benchmark: foretune plan --calibrate reads it",
@@ -134,6 +170,22 @@ _HEADERS = {
         "datetime_start",
     ): "a table of Optuna's trials, whose study says what a value is (--map time_ms=value)",
     ("median_ttft_ms",): "a result of a serving benchmark (foretune plan --calibrate)",
+    (
+        "Benchmark",
+        "Device Name",
+        "Samples",
+    ): "a table of NVBench, in which columns share names: run it with --json FILE (--format "
+    "nvbench)",
+    (
+        "training_iteration",
+        "time_this_iter_s",
+    ): "a table of Ray Tune, whose times are those of the trial (--map time_ms=METRIC*FACTOR)",
+    (
+        "timeMs",
+        "averageMs",
+    ): "a profile of trtexec, whose timeMs is a sum (--map time_ms=averageMs)",
+    ("objective", "elapsed_sec"): "a table of ytopt, whose elapsed_sec is the time since the start "
+    "(--map time_ms=objective*1000)",
 }
 """Columns -> the tool that wrote the table."""
 
@@ -153,11 +205,17 @@ def require_text_table(data: bytes) -> None:
     if data[_TAR_MARK] == b"ustar":
         raise ValueError("it is a tar archive: unpack it first")
     start = data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    is_list = start[:1] == b"[" and start[1:].lstrip()[:1] in (b"{", b"[", b"]")
-    if start[:1] == b"{" or is_list:
+    if begins_like_json(data):
         raise ValueError(f"it is {_json_kind(start)}")
-    if start[:1] == b"<":
+    if start[:1] == b"<" and not start.startswith(b"<torch."):
         raise ValueError("it is HTML or XML: save the table as CSV")
+
+
+def begins_like_json(data: bytes) -> bool:
+    """Whether a file begins like a JSON object, or like a list of objects, lists or texts."""
+    start = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+    is_list = start[:1] == b"[" and start[1:].lstrip()[:1] in (b"{", b"[", b"]", b'"')
+    return start[:1] == b"{" or is_list
 
 
 def require_no_report(path: Path) -> None:
@@ -172,16 +230,24 @@ def require_no_report(path: Path) -> None:
 
 
 def database_tool(path: Path) -> str | None:
-    """Return which tool wrote an SQLite database, and what to do; None if it is unknown."""
+    """Return which tool wrote an SQLite database, or which tables it has, and what to do.
+
+    None if it cannot be read, or has no tables.
+    """
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            names = [str(name) for (name,) in database.execute("SELECT name FROM sqlite_master")]
+            listed = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            names = [str(name) for (name,) in listed]
     except sqlite3.Error:
         return None
     for beginning, what in _DATABASES.items():
         if any(name.startswith(beginning) for name in names):
             return what
-    return None
+    if not names:
+        return None
+    listed_names = ", ".join(names[:MAX_TABLES])
+    command = f"sqlite3 -header -csv {path.name} 'SELECT * FROM {names[0]}' > {path.stem}.csv"
+    return f"an SQLite database with the tables {listed_names}: save one as CSV, like {command}"
 
 
 def printed_by(text: str) -> str | None:
@@ -233,13 +299,21 @@ def json_without_table(document: Any) -> str | None:
     return None
 
 
+def like_json(start: bytes) -> str | None:
+    """Return what a file is that begins like JSON and is none; None if nothing is known."""
+    for beginning, what in _LIKE_JSON.items():
+        if re.match(beginning, start) is not None:
+            return what
+    return None
+
+
 def _json_kind(start: bytes) -> str:
     """Return what a file of JSON is: known records by their keys."""
     try:
         text = start.decode("utf-8")
         value, end = json.JSONDecoder(strict=False).raw_decode(text)
     except (ValueError, RecursionError):
-        return f"damaged JSON: {_CONVERT}"
+        return like_json(start) or f"damaged JSON: {_CONVERT}"
     if tool := json_tool(value):
         return tool
     is_lines = bool(text[end:].strip())

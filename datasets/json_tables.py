@@ -12,17 +12,12 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.file_contents import json_tool, json_without_table
+from foretune.datasets.file_contents import json_tool, json_without_table, like_json
 from foretune.datasets.text_encoding import decoded_document
 from foretune.datasets.text_tables import TextTable
 from foretune.support.files import parse_json, require_cells
 
 _NO_TABLE = "its JSON is no list of objects: write its rows as one, or as CSV"
-
-
-def is_json(data: bytes) -> bool:
-    """Whether a file begins like JSON."""
-    return data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
 def read_json_table(data: bytes) -> TextTable:
@@ -62,15 +57,24 @@ def _documents(text: str) -> tuple[list[Any], bool]:
 
     Commas between lines are left out.
     """
+    what = like_json(text.encode())
+    if what is not None:
+        raise ValueError(f"it is {what}")
     try:
         return [parse_json(text, object, strict=False)], False
     except ValueError as error:
         lines = [line.strip().rstrip(",") for line in text.splitlines() if line.strip()]
         is_cut = len(lines) > 1 and not lines[-1].endswith("}")
         whole = lines[:-1] if is_cut else lines
-        if not all(line.startswith("{") and line.endswith("}") for line in whole):
-            raise ValueError(f"it is damaged JSON: {error}") from None
+        if not all(map(_is_object, whole)):
+            other = next(line for line in whole if not _is_object(line))
+            hint = f"its line {other[:40]!r} is none" if len(lines) > 1 else error
+            raise ValueError(f"it is damaged JSON: {hint}") from None
     return [parse_json(line, dict, strict=False) for line in whole], is_cut
+
+
+def _is_object(line: str) -> bool:
+    return line.startswith("{") and line.endswith("}")
 
 
 def _rows(document: Any) -> tuple[list[Any], str]:
@@ -122,7 +126,7 @@ def _pandas_rows(document: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _number_rows(keys: Iterable[str]) -> bool:
-    """Whether keys are 0, 1, 2, …, as those of a table without an index of its own."""
+    """Whether keys are 0, 1, 2, …, as those of a table without an index."""
     return all(key == str(number) for number, key in enumerate(keys))
 
 

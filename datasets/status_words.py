@@ -64,7 +64,7 @@ _YES = ("true", "yes", "1", "1.0")
 _NO = ("false", "no", "0", "0.0")
 _POSITIVE = {
     *("correct", "passed", "pass", "verified", "valid", "ok", "okay", "match", "matches"),
-    *("matched", "allclose", "success", "succeeded", "successful"),
+    *("matched", "allclose", "success", "succeeded", "successful", "feasible"),
 }
 """Words in names of columns whose yes means success."""
 _NEGATIVE = {
@@ -194,4 +194,4 @@ def _answer(word: str, name: str) -> Status | None:
         return None
     if word in _YES:
         return Status.OK
-    return Status.INVALID if "valid" in words else Status.WRONG_RESULT
+    return Status.INVALID if {"valid", "feasible"} & set(words) else Status.WRONG_RESULT

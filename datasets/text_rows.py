@@ -15,6 +15,9 @@ SPACE = " "
 WIDE_SPACE = "  "
 """Two or more spaces between cells, which may have single ones."""
 
+UNNAMED_FIRST = ("\t", SPACE, WIDE_SPACE)
+"""Separators of tables whose header may lack the first name; a comma may also be a decimal one."""
+
 NAMES = {"\t": "tab", SPACE: "spaces", WIDE_SPACE: "spaces"}
 """Separators whose name is not the character."""
 
@@ -22,7 +25,12 @@ _EXCEL_SEPARATOR = re.compile(r"sep=(.)\r?\n")
 _CONFLICT = re.compile(r"^<{7} .*?^={7}\r?$.*?^>{7} ", re.MULTILINE | re.DOTALL)
 _DRAWN_LINE = re.compile(r"[\s|+:=-]*-{3,}[\s|+:=-]*")
 """The line below the header in Markdown, and the borders that databases draw."""
-_COUNT_OF_ROWS = re.compile(r"\(\d+ rows?\)")
+_COUNT_OF_ROWS = re.compile(r"\(\d+ rows?\)|\d+ rows? in set\b.*")
+"""What psql and MySQL print below a table."""
+_VERTICAL_LINES = "│┃┆║"
+_OTHER_LINES = "─━═┄┈┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋┡┩╇┢┪╈╞╡╪╔╗╚╝╠╣╦╩╬"
+_BOXES = str.maketrans({**dict.fromkeys(_VERTICAL_LINES, "|"), **dict.fromkeys(_OTHER_LINES, "-")})
+"""Characters that draw a table: those between cells, and those of borders."""
 _SPACES = {SPACE: re.compile(r"\s+"), WIDE_SPACE: re.compile(r"\s{2,}|\t")}
 
 Row = list[str]
@@ -51,7 +59,7 @@ def split_rows(text: str, *, separator: str | None, where: object) -> TextRows:
         text = text[excel.end() :]
         separator = separator or excel[1]
 
-    text, comments = _without_comments(text)
+    text, comments = _without_comments(text.translate(_BOXES))
     found = separator or _separator(text, where)
     rows = _rows(text, found)
     ends_with_line = not text or text[-1] in "\r\n"
@@ -110,7 +118,8 @@ def _rows(text: str, separator: str) -> list[Row]:
     """Return the lines' cells; empty lines, and those that only draw the table, are left out."""
     if separator in _SPACES:
         lines = [line.strip() for line in text.splitlines()]
-        rows = [_SPACES[separator].split(line) for line in lines if not _is_drawn(line)]
+        split = (_SPACES[separator].split(line) for line in lines if not _is_drawn(line))
+        rows = [[_without_quotes(cell) for cell in cells] for cells in split]
     else:
         rows = _quoted_rows(text, separator)
     if separator == "|":
@@ -119,7 +128,25 @@ def _rows(text: str, separator: str) -> list[Row]:
 
     # Lines may end with separators that the header lacks.
     width = len(rows[0]) if rows else 0
-    return [cells if any(map(str.strip, cells[width:])) else cells[:width] for cells in rows]
+    rows = [cells if any(map(str.strip, cells[width:])) else cells[:width] for cells in rows]
+    return _with_row_numbers(rows) if separator in UNNAMED_FIRST else rows
+
+
+def _without_quotes(cell: str) -> str:
+    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
+    return cell[1:-1] if is_quoted else cell
+
+
+def _with_row_numbers(rows: list[Row]) -> list[Row]:
+    """Return rows whose header names all cells: R and pandas do not name the numbers of rows."""
+    width = len(rows[0]) if rows else 0
+    if len(rows) < 2 or any(len(cells) != width + 1 for cells in rows[1:]):
+        return rows
+    numbers = [cells[0].strip('" ') for cells in rows[1:]]
+    for first in (0, 1):
+        if numbers == [str(first + row) for row in range(len(numbers))]:
+            return [["", *rows[0]], *rows[1:]]
+    return rows
 
 
 def _quoted_rows(text: str, separator: str) -> list[Row]:
@@ -151,7 +178,7 @@ def _without_borders(rows: Sequence[Row]) -> list[Row]:
 
 
 def _separator(text: str, where: object) -> str:
-    """Return the separator that splits every line as it splits the header."""
+    """Return the separator that splits the lines as it splits the header."""
     lines = (line for line in text.splitlines() if line.strip() and not _is_drawn(line.strip()))
     first_line = next(lines, "")
     candidates = [separator for separator in SEPARATORS if separator in first_line]
@@ -160,31 +187,45 @@ def _separator(text: str, where: object) -> str:
     if len(candidates) == 1:
         return candidates[0]
 
+    # 1. The separator splits every line as the header. If none does, lines may be short (a run that
+    # failed, a file that breaks off), but it splits one of them as the header.
     parsed = {separator: _rows(text, separator) for separator in candidates}
-    fitting = {
-        separator: rows
-        for separator, rows in parsed.items()
-        if len(rows[0]) > 1 and not is_too_long(rows) and min(map(len, rows)) == len(rows[0])
+    splitting = {
+        s: rows for s, rows in parsed.items() if len(rows[0]) > 1 and not is_too_long(rows)
     }
-    # Cells that another candidate would split again are no whole cells, unless they are numbers.
+    fitting = {s: rows for s, rows in splitting.items() if min(map(len, rows)) == len(rows[0])}
+    if not fitting:
+        fitting = {
+            separator: rows
+            for separator, rows in splitting.items()
+            if len(rows[0]) in map(len, rows[1:])
+        }
+
+    # 2. Cells that another candidate would split again are no whole cells, unless they are numbers.
     clean = [
         separator
         for separator, rows in fitting.items()
-        if not any(
-            other in cell
-            for row in rows[1:]
-            for cell in row
-            for other in candidates
-            if other != separator and plain_number(cell.strip(), COMMA) is None
-        )
+        if not _can_be_split(rows[1:], others=[c for c in candidates if c != separator])
     ]
     if len(clean) == 1:
         return clean[0]
     if not clean and len(fitting) == 1:
         return next(iter(fitting))
-    if COMMA in candidates and not fitting:
+
+    # Decimal commas without quotes: the reader says so when it refuses the lines' many cells.
+    if COMMA in candidates and not fitting and is_too_long(parsed[COMMA]):
         return COMMA
     raise _ambiguous(candidates, where)
+
+
+def _can_be_split(rows: Sequence[Row], others: Sequence[str]) -> bool:
+    """Whether a cell that is not a number has one of the ``others`` among separators."""
+    return any(
+        other in cell and plain_number(cell.strip(), COMMA) is None
+        for row in rows
+        for cell in row
+        for other in others
+    )
 
 
 def _spaces(text: str, where: object) -> str:

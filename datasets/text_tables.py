@@ -18,7 +18,7 @@ from foretune.datasets.file_contents import printed_by, require_text_table, tool
 from foretune.datasets.status_words import STATUS_OF_WORD
 from foretune.datasets.summary_lines import summary_start
 from foretune.datasets.text_encoding import UTF_8, decoded_table
-from foretune.datasets.text_rows import NAMES, Row, is_number, is_too_long, split_rows
+from foretune.datasets.text_rows import NAMES, Row, TextRows, is_number, is_too_long, split_rows
 from foretune.datasets.time_units import MS_PER_UNIT, times_of_runs
 from foretune.errors import ForetuneError, RunTableError
 from foretune.support.files import read_bytes, require_cells
@@ -47,11 +47,26 @@ class TextTable:
 
 @dataclass(frozen=True)
 class _Body:
-    """Rows in the order of the header's columns, and what was left out between them."""
+    """The lines below a header.
+
+    Attributes:
+        rows: the lines of cells, in the order of the header's columns.
+        units: the line of units below the header; None if there is none.
+        n_tables: number of tables, one appended to the other with a header of its own.
+    """
 
     rows: list[Row]
     units: Row | None
-    runs: int
+    n_tables: int
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The cells of all rows, column by column, and their decimal mark."""
+
+    columns: list[Sequence[str]]
+    distinct: list[set[str]]
+    mark: str
 
 
 def read_text_table(
@@ -82,34 +97,37 @@ def _read_table(text: str, encoding: str, dialect: Dialect, path: Path) -> TextT
     if not rows:
         raise ValueError("it is empty")
     header = rows[0]
-    require_cells(0, len(header))
+    require_cells(cells=0, columns=len(header))  # the file already bounds its cells
     _require_header(header, rows, separator=split.separator)
     body_rows = rows[1:-1] if split.is_cut else rows[1:]
     body = _body(header, body_rows, path)
 
-    columns = _columns(body.rows, len(header))
-    distinct = [set(map(str.strip, column)) for column in columns]
-    mark = dialect.decimal or _mark(distinct, separator=split.separator, path=path)
-
-    # What stands below the runs is none. Without it, a column may be of numbers, which count.
-    n_runs = summary_start(body.rows, mark)
+    # Lines at the end that sum up the runs are no runs. To find them, numbers must be read. Without
+    # them, columns may hold numbers only, and other cells decide on the decimal mark: read it anew.
+    cells = _cells(body.rows, header, split.separator, dialect, path)
+    n_runs = summary_start(body.rows, cells.mark)
     summaries = [_first_cell(row) for row in body.rows[n_runs:]]
     if summaries:
-        columns = _columns(body.rows[:n_runs], len(header))
-        distinct = [set(map(str.strip, column)) for column in columns]
-        mark = dialect.decimal or _mark(distinct, separator=split.separator, path=path)
+        cells = _cells(body.rows[:n_runs], header, split.separator, dialect, path)
+    table = _typed_table(_names(header, body.units), cells)
 
-    names = _names(header, body.units)
-    table = _typed_table(names, columns, distinct=distinct, mark=mark)
+    notes = _notes(split, body, mark=cells.mark, encoding=encoding, summaries=summaries)
+    return TextTable(table, ", ".join(notes))
 
-    is_plain = split.separator == COMMA and mark == POINT and encoding == UTF_8
+
+def _notes(
+    split: TextRows, body: _Body, *, mark: str, encoding: str, summaries: Sequence[str]
+) -> list[str]:
+    """Return how a table was understood, as far as it is not what most tables are."""
     notes = []
+    is_plain = split.separator == COMMA and mark == POINT and encoding == UTF_8
     if not is_plain:
-        notes = [f"separator {NAMES.get(split.separator, split.separator)}", _MARK_NAMES[mark]]
+        separator_name = NAMES.get(split.separator, split.separator)
+        notes = [f"separator {separator_name}", _MARK_NAMES[mark]]
     if encoding != UTF_8:
         notes.append(encoding.upper())
-    if body.runs > 1:
-        notes.append(f"{body.runs} tables, one after the other")
+    if body.n_tables > 1:
+        notes.append(f"{body.n_tables} tables, one after the other")
     if body.units is not None:
         notes.append("units in the second line")
     if split.comments:
@@ -118,7 +136,7 @@ def _read_table(text: str, encoding: str, dialect: Dialect, path: Path) -> TextT
         notes.append("the last line breaks off and is left out")
     if summaries:
         notes.append(f"lines that sum up are left out: {', '.join(summaries)}")
-    return TextTable(table, ", ".join(notes))
+    return notes
 
 
 def _from_header(text: str, words: Sequence[str]) -> str:
@@ -159,9 +177,16 @@ def _first_cell(row: Row) -> str:
     return next((cell.strip() for cell in row if cell.strip()), "")
 
 
-def _columns(rows: Sequence[Row], width: int) -> list[Sequence[str]]:
-    """Return the cells of each column."""
-    return list(zip(*rows, strict=True)) if rows else [()] * width
+def _cells(
+    rows: Sequence[Row], header: Row, separator: str, dialect: Dialect, path: Path
+) -> _Cells:
+    """Return the cells of each column, and the decimal mark that they or the user tell."""
+    columns: list[Sequence[str]] = [()] * len(header)
+    if rows:
+        columns = list(zip(*rows, strict=True))
+    distinct = [set(map(str.strip, column)) for column in columns]
+    mark = dialect.decimal or _mark(distinct, separator=separator, path=path)
+    return _Cells(columns, distinct, mark)
 
 
 def _mark(distinct: Sequence[set[str]], separator: str, path: Path) -> str:
@@ -180,20 +205,20 @@ def _mark(distinct: Sequence[set[str]], separator: str, path: Path) -> str:
 
 
 def _body(header: Row, lines: Sequence[Row], path: Path) -> _Body:
-    """Return the rows below the header; a line with the same names begins another run."""
+    """Return the rows below the header; a line with the same names begins another table."""
     names = [name.strip() for name in header]
     order = list(range(len(header)))
     rows: list[Row] = []
     units: Row | None = None
-    runs = 1
+    n_tables = 1
     is_below_header = True
     for cells in lines:
         stripped = [cell.strip() for cell in cells]
         if stripped == names or (len(names) > 1 and sorted(stripped) == sorted(names)):
-            # Appended runs may have another order of columns.
+            # Appended tables may have another order of columns.
             if len(set(names)) == len(names):
                 order = [stripped.index(name) for name in names]
-            runs += 1
+            n_tables += 1
             is_below_header = True
             continue
         if _is_another_header(stripped, names):
@@ -205,7 +230,7 @@ def _body(header: Row, lines: Sequence[Row], path: Path) -> _Body:
         ordered = [padded[i] for i in order]
         if is_below_header and _is_line_of_units(stripped):
             is_below_header = False
-            if runs == 1:
+            if n_tables == 1:
                 units = ordered
                 continue
             if list(map(str.strip, ordered)) == list(map(str.strip, units or ())):
@@ -216,7 +241,7 @@ def _body(header: Row, lines: Sequence[Row], path: Path) -> _Body:
             )
         is_below_header = False
         rows.append(ordered)
-    return _Body(rows=rows, units=units, runs=runs)
+    return _Body(rows=rows, units=units, n_tables=n_tables)
 
 
 def _is_another_header(cells: Row, names: Row) -> bool:
@@ -251,27 +276,27 @@ def _names(header: Row, units: Row | None) -> list[str]:
     return names
 
 
-def _typed_table(
-    names: Sequence[str],
-    columns: Sequence[Sequence[str]],
-    distinct: Sequence[set[str]],
-    mark: str,
-) -> pd.DataFrame:
+def _typed_table(names: Sequence[str], cells: _Cells) -> pd.DataFrame:
     """Return the table with plain numbers; pandas finds the columns' types.
 
-    Raises ValueError if two columns with other cells have one name.
+    Cells that pandas takes for gaps, such as ``NA`` and ``None``, are gaps among texts, too. Raises
+    ValueError if two columns with other cells have one name.
     """
     columns_by_name: dict[str, list[str]] = {}
-    for i, (name, column, cells) in enumerate(zip(names, columns, distinct, strict=True)):
-        if not name and cells <= {""}:
+    for i, name in enumerate(names):
+        distinct = cells.distinct[i]
+        if not name and distinct <= {""}:
             continue  # lines end with a separator
-        plain = {cell: cell for cell in cells}
-        if _are_numbers(cells, mark):
-            plain = {cell: _plain_cell(cell, mark) for cell in cells}
-        values = [plain[cell.strip()] for cell in column]
+        plain = {cell: cell for cell in distinct}
+        if _are_numbers(distinct, cells.mark):
+            plain = {cell: _plain_cell(cell, cells.mark) for cell in distinct}
+        values = [plain[cell.strip()] for cell in cells.columns[i]]
+
+        # A column that is there twice is taken once.
         unique_name = name or f"Unnamed: {i}"
-        if columns_by_name.setdefault(unique_name, values) != values:
+        if unique_name in columns_by_name and columns_by_name[unique_name] != values:
             raise ValueError(f"two of its columns are called {name!r}: rename one of them")
+        columns_by_name[unique_name] = values
 
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer)

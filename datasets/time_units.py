@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.decimal_marks import GAPS
+from foretune.datasets.durations import CLOCK, parse_duration
 from foretune.datasets.status_words import is_failure_word
 from foretune.errors import UsageError
 
@@ -42,16 +43,26 @@ MS_PER_UNIT = {
     "secs": 1e3,
     "second": 1e3,
     "seconds": 1e3,
+    "mins": 6e4,
+    "minute": 6e4,
+    "minutes": 6e4,
+    "hr": 3.6e6,
+    "hrs": 3.6e6,
+    "hour": 3.6e6,
+    "hours": 3.6e6,
 }
 """Unit in lower case -> milliseconds per unit."""
 
 TIME_WORDS = ("time", "latency", "runtime", "duration", "elapsed")
 """Words for the time of a run; a column is taken for it only if its name has one, and a unit."""
 
+WORDS_OF_DURATIONS = ("latency", "runtime", "duration", "elapsed")
+"""Words of columns in which a clock is no time of the day."""
+
 AVERAGE_WORDS = {
     *("t", "avg", "average", "mean", "median", "med", "p", "50", "kernel", "gpu", "exec"),
 }
-"""Words that may stand beside a unit in place of a word for time: ``median_us``."""
+"""Words that may accompany a unit instead of a word for time: ``median_us``."""
 
 OTHER_TIMES = (
     "compile",
@@ -155,9 +166,11 @@ def unit_in_name(name: str) -> str | None:
 
 
 def has_unit(cell: str) -> bool:
-    """Whether a cell is a number with a unit of time: ``12.5 us``."""
+    """Whether a cell is a number with a unit of time, or a duration: ``12.5 us``, ``1m 2.3s``."""
     matched = _WITH_UNIT.fullmatch(cell.strip())
-    return matched is not None and _is_unit(matched[2])
+    if matched is not None and _is_unit(matched[2]):
+        return True
+    return parse_duration(cell) is not None
 
 
 def times_of_runs(columns: Iterable[str]) -> list[str]:
@@ -174,7 +187,7 @@ def times_with_units(table: pd.DataFrame) -> list[str]:
     with_unit = [
         column
         for column in named
-        if unit_in_name(column) is not None or _all_have_units(table[column])
+        if unit_in_name(column) is not None or _all_have_units(table[column], column)
     ]
     return with_unit or [column for column in table.columns if _is_average(column)]
 
@@ -195,13 +208,24 @@ def is_other_time(column: str) -> bool:
 def _is_average(column: str) -> bool:
     """Whether a name says nothing but a unit and which average: ``ms``, ``median_us``."""
     unit = unit_in_name(column)
-    return unit is not None and words_of(column) <= {unit.lower(), *AVERAGE_WORDS}
+    if unit is None or MS_PER_UNIT[unit.lower()] > MS_PER_UNIT["s"]:
+        return False  # gpu_hours are a price
+    return words_of(column) <= {unit.lower(), *AVERAGE_WORDS}
 
 
-def _all_have_units(values: "pd.Series[Any]") -> bool:
-    """Whether all cells have a unit, but gaps and words for failed runs."""
+def _all_have_units(values: "pd.Series[Any]", name: str) -> bool:
+    """Whether all cells have a unit, but gaps and words for failed runs.
+
+    ``12:30:05`` in a column ``time`` may be a time of the day; in ``elapsed``, it is a duration.
+    """
+    if pd.api.types.is_timedelta64_dtype(values):
+        return True  # of Parquet and pandas
     cells = {cell for cell in set(values.astype(object).dropna()) if not _is_no_time(cell)}
-    return bool(cells) and all(isinstance(cell, str) and has_unit(cell) for cell in cells)
+    if not cells or not all(isinstance(cell, str) and has_unit(cell) for cell in cells):
+        return False
+    durations = [parse_duration(cell) for cell in cells]
+    has_clock = any(each is not None and each.notation == CLOCK for each in durations)
+    return not has_clock or not words_of(name).isdisjoint(WORDS_OF_DURATIONS)
 
 
 def _is_no_time(cell: Any) -> bool:
@@ -214,14 +238,20 @@ def in_milliseconds(values: "pd.Series[Any]", name: str) -> tuple["pd.Series[Any
     Cells that are not numbers stay: they are counted as such later. Raises UsageError if some cells
     have units and others do not, or a unit is unknown.
     """
+    if pd.api.types.is_timedelta64_dtype(values):
+        return values.dt.total_seconds() * MS_PER_UNIT["s"], "durations"
     unit = unit_in_name(name)
     texts = values.astype(object)
+    distinct = [cell for cell in set(texts.dropna()) if isinstance(cell, str)]
+    durations = {
+        cell: duration for cell in distinct if (duration := parse_duration(cell)) is not None
+    }
     cells = {
         cell: matched
-        for cell in set(texts.dropna())
-        if isinstance(cell, str) and (matched := _WITH_UNIT.fullmatch(cell.strip()))
+        for cell in distinct
+        if cell not in durations and (matched := _WITH_UNIT.fullmatch(cell.strip()))
     }
-    if not cells:
+    if not cells and not durations:
         _require_no_half_numbers(texts, name)
         if unit is None or MS_PER_UNIT[unit.lower()] == 1.0:
             return values, unit or ""
@@ -234,17 +264,19 @@ def in_milliseconds(values: "pd.Series[Any]", name: str) -> tuple["pd.Series[Any
             raise UsageError(
                 f"column {name!r} has a cell {cell!r}, whose unit is unknown: {how_to}"
             )
-    plain = pd.to_numeric(texts.where(~texts.isin(list(cells))), errors="coerce")
-    if plain.notna().any():
-        some = next(iter(cells))
+    has_no_unit = texts.where(~texts.isin([*cells, *durations]))
+    if pd.to_numeric(has_no_unit, errors="coerce").notna().any():
+        some = min([*cells, *durations])
         raise UsageError(
             f"column {name!r} has cells with a unit ({some!r}) and without one: {how_to}"
         )
-    _require_no_half_numbers(texts.where(~texts.isin(list(cells))), name)
+    _require_no_half_numbers(has_no_unit, name)
     milliseconds = {
         cell: float(matched[1]) * MS_PER_UNIT[matched[2].lower()] for cell, matched in cells.items()
     }
-    units = sorted({matched[2] for matched in cells.values()})
+    milliseconds |= {cell: duration.milliseconds for cell, duration in durations.items()}
+    notations = {duration.notation for duration in durations.values()}
+    units = sorted({matched[2] for matched in cells.values()} | notations)
     return texts.map(milliseconds).astype(float), " and ".join(units)
 
 

@@ -1,4 +1,8 @@
-"""Run-table columns as NumPy arrays, for costs and features."""
+"""Run-table columns as NumPy arrays, for costs and features.
+
+`Rows` wraps a run table. A column is float64 or fixed-width text, never objects, and is converted
+once. Text is compared by distinct values: a million cells rarely have many.
+"""
 
 import copy
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -10,7 +14,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-BOOLEANS = {"False": "0", "True": "1"}  # booleans are stored as 0 and 1
+BOOLEANS = {"False": "0", "True": "1"}
+"""Text of a boolean -> its text in run tables, where booleans are 0 and 1."""
+GAP = ""
+"""Text of a gap."""
+MAX_EXACT_INTEGER = 2.0**53
+"""Below it, every integer is a float64."""
+
 T = TypeVar("T")
 
 
@@ -27,7 +37,7 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
 
 def as_text(values: Iterable[object]) -> np.ndarray:
     """Return values as text, equal for equal values; gaps are "", True is "1"."""
-    return np.array([_text(v) for v in values], dtype=np.str_)
+    return np.array([_text(value) for value in values], dtype=np.str_)
 
 
 class Rows:
@@ -50,10 +60,9 @@ class Rows:
         """Return one row, without the cost of a table."""
         row = cls(pd.DataFrame(index=[0]))
         row.columns = tuple(cells)
-        row._arrays = {
-            c: np.array([_text(v) if isinstance(v, str) else np.float64(v)])
-            for c, v in cells.items()
-        }
+        for column, value in cells.items():
+            cell = _text(value) if isinstance(value, str) else np.float64(value)
+            row._arrays[column] = np.array([cell])
         return row
 
     def __len__(self) -> int:
@@ -65,60 +74,61 @@ class Rows:
     def __getitem__(self, column: str) -> np.ndarray:
         """Return a column as `as_array` does."""
         if column not in self._arrays:
-            series = self.frame[column]
-            if pd.api.types.is_numeric_dtype(series):
-                self._arrays[column] = as_array(series)
-            else:
-                cells, codes = _distinct_cells(series)
-                self._arrays[column] = cells[codes]
-                if cells.dtype.kind == "U":
-                    self._distinct[column] = cells, codes
+            self._arrays[column] = self._convert(column)
         return self._arrays[column]
+
+    def _convert(self, column: str) -> np.ndarray:
+        series = self.frame[column]
+        if pd.api.types.is_numeric_dtype(series):
+            return as_array(series)
+        cells, codes = _distinct_cells(series)
+        if cells.dtype.kind == "U":
+            self._distinct[column] = (cells, codes)
+        return cells[codes]
 
     def distinct(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """Return a column's distinct values as text, and every row's index into them.
 
         The values may include some that no row has.
         """
-        values = self[column]
+        values = self[column]  # for text, this finds the distinct values, too
         if column not in self._distinct:
             codes, cells = pd.factorize(values, use_na_sentinel=False)
-            text = cells if cells.dtype.kind == "U" else _number_texts(cells)
-            self._distinct[column] = text, codes
+            texts = cells if cells.dtype.kind == "U" else _number_texts(cells)
+            self._distinct[column] = (texts, codes)
         return self._distinct[column]
 
     def text_masks(self, column: str, texts: Sequence[str]) -> list[np.ndarray]:
         """Return, for each text, which rows have it in ``column`` (numbers compare as text)."""
-        distinct, codes = self.distinct(column)  # compares distinct values, not every row
+        distinct, codes = self.distinct(column)
+        # Compare each distinct value once instead of every row.
         return [(distinct == text)[codes] for text in texts]
 
     def group(self, name: str) -> Mapping[str, Any]:
         """Return the columns of a dotted group by short name."""
-        names = short_names(self.columns, name)
-        return self.memoized(
-            ("group", name), lambda: MappingProxyType({s: self[c] for s, c in names.items()})
-        )
+
+        def read_group() -> Mapping[str, Any]:
+            full_names = short_names(self.columns, name)
+            return MappingProxyType({short: self[full] for short, full in full_names.items()})
+
+        return self.memoized(("group", name), read_group)
 
     def without(self, columns: Collection[str]) -> "Rows":
         """Return the same rows without ``columns``."""
         if not columns:
             return self
-        rest = copy.copy(self)
-        rest.columns = tuple(c for c in self.columns if c not in columns)
-        rest._memo = {}
-        return rest
+        narrowed = copy.copy(self)
+        narrowed.columns = tuple(c for c in self.columns if c not in columns)
+        narrowed._memo = {}
+        return narrowed
 
-    def with_columns(self, columns: Mapping[str, Any]) -> "Rows":
+    def with_columns(self, columns: Mapping[str, np.ndarray]) -> "Rows":
         """Return the same rows with columns added or replaced."""
-        more = copy.copy(self)
-        more.columns = (*self.columns, *(c for c in columns if c not in self.columns))
-        more._arrays = {**self._arrays, **columns}
-        more._memo = {}
-        return more
+        return _WithColumns(self, columns)
 
-    def take(self, numbers: np.ndarray) -> "Rows":
-        """Return some of the rows; each column is converted only once."""
-        return _SomeRows(self, numbers)
+    def take(self, indices: np.ndarray) -> "Rows":
+        """Return the rows at ``indices``; each column is converted only once."""
+        return _SomeRows(self, indices)
 
     def memoized(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return ``make()``, computed once per ``key``."""
@@ -130,24 +140,46 @@ class Rows:
 class _SomeRows(Rows):
     """A selection of other `Rows`, by row index."""
 
-    def __init__(self, rows: Rows, numbers: np.ndarray) -> None:
+    def __init__(self, rows: Rows, indices: np.ndarray) -> None:
         self.columns = rows.columns
         self._rows = rows
-        self._numbers = numbers
+        self._indices = indices
         self._arrays = {}
         self._memo = {}
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._indices)
 
-    def __getitem__(self, column: str) -> np.ndarray:
-        if column not in self._arrays:
-            self._arrays[column] = self._rows[column][self._numbers]
-        return self._arrays[column]
+    def _convert(self, column: str) -> np.ndarray:
+        return self._rows[column][self._indices]
 
     def distinct(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         texts, codes = self._rows.distinct(column)
-        return texts, codes[self._numbers]
+        return texts, codes[self._indices]
+
+
+class _WithColumns(Rows):
+    """Other `Rows` with columns added or replaced."""
+
+    def __init__(self, rows: Rows, columns: Mapping[str, np.ndarray]) -> None:
+        added = [column for column in columns if column not in rows.columns]
+        self.columns = (*rows.columns, *added)
+        self._rows = rows
+        self._given = columns
+        self._arrays = dict(columns)
+        self._distinct = {}
+        self._memo = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _convert(self, column: str) -> np.ndarray:
+        return self._rows[column]
+
+    def distinct(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        if column in self._given:
+            return super().distinct(column)
+        return self._rows.distinct(column)
 
 
 @lru_cache(maxsize=256)
@@ -171,16 +203,22 @@ class Groups:
 def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
     """Group rows by ``columns``, compared as text."""
     rows = Rows.from_table(rows)
-    total = np.zeros(len(rows), dtype=np.int64)
-    names = [""]
+    group_codes = np.zeros(len(rows), dtype=np.int64)
+    group_names = [""]
     for column in columns:
-        text, number = rows.distinct(column)
-        codes, seen = pd.factorize(number)  # present codes, in order of appearance
-        distinct = text[seen]
-        pairs = total * len(distinct) + codes
-        seen, total = np.unique(pairs, return_inverse=True)
-        names = [f"{names[p // len(distinct)]}/{distinct[p % len(distinct)]}" for p in seen]
-    return Groups(total, [name.removeprefix("/") for name in names])
+        # Codes of the values that occur, in order of appearance: `distinct` may list others.
+        all_texts, text_codes = rows.distinct(column)
+        value_codes, occurring = pd.factorize(text_codes)
+        texts = all_texts[occurring]
+
+        # Every pair of a group so far and a value gets one number; those that occur are the new
+        # groups.
+        pair_numbers = group_codes * len(texts) + value_codes
+        pairs, group_codes = np.unique(pair_numbers, return_inverse=True)
+        group_names = [
+            f"{group_names[pair // len(texts)]}/{texts[pair % len(texts)]}" for pair in pairs
+        ]
+    return Groups(group_codes, [name.removeprefix("/") for name in group_names])
 
 
 def _distinct_cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
@@ -193,25 +231,35 @@ def _distinct_cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
         distinct = column.cat.categories
     else:
         codes, distinct = pd.factorize(column, use_na_sentinel=True)
-    cells = [*distinct, None]  # the last is for gaps (code -1)
-    # Empty columns have no dtype; object columns are text.
-    numeric = all(v is None or isinstance(v, (bool, int, float)) for v in cells)
-    if len(column) and numeric and not isinstance(column.dtype, pd.StringDtype):
-        return np.array([np.nan if v is None else float(v) for v in cells]), codes
-    number, texts = pd.factorize(as_text(cells))  # 1, "1" and True are equal as text
-    return texts, number[codes]
+    cells = [*distinct, None]  # the code of a gap is -1: the last one
+
+    # A column is numeric if all its values are; one without rows has no type, and is text.
+    are_numbers = all(cell is None or isinstance(cell, (bool, int, float)) for cell in cells)
+    is_text = len(column) == 0 or isinstance(column.dtype, pd.StringDtype)
+    if are_numbers and not is_text:
+        numbers = [np.nan if cell is None else float(cell) for cell in cells]
+        return np.array(numbers), codes
+
+    # 1, "1" and True are distinct cells, but the same text.
+    text_of_cell, texts = pd.factorize(as_text(cells))
+    return texts, text_of_cell[codes]
 
 
 def _number_texts(values: np.ndarray) -> np.ndarray:
     """Return `as_text` of floats, with a fast path for integers."""
-    if (np.abs(values) < 2.0**53).all() and (values == np.floor(values)).all():
+    are_exact = (np.abs(values) < MAX_EXACT_INTEGER).all()
+    if are_exact and (values == np.floor(values)).all():
         return values.astype(np.int64).astype(np.str_)
     return as_text(values.tolist())
 
 
 def _text(value: object) -> str:
-    if value is None or value is pd.NA or value != value:
-        return ""
-    whole = isinstance(value, float) and value.is_integer()  # a number in a column with gaps
-    text = str(int(value)) if whole else str(value)  # type: ignore[call-overload]
+    """Return the text of a cell; equal values of different types have the same."""
+    is_nan = value is not pd.NA and value != value
+    if value is None or value is pd.NA or is_nan:
+        return GAP
+    # An integer in a column with gaps is read as a float.
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    text = str(value)
     return BOOLEANS.get(text, text)

@@ -1,6 +1,6 @@
 """Run-table rows for configurations that have not been run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ from foretune.datasets.schema import columns_of
 from foretune.device import Device
 from foretune.problem import Problem
 from foretune.space import SearchSpace
-from foretune.values import FrozenParameters
+from foretune.values import FrozenParameters, Value
 
 
 def candidate_rows(
@@ -24,19 +24,15 @@ def candidate_rows(
     Text columns are categorical, to save memory.
     """
     codes = space.codes if indices is None else space.codes[indices]
-    n = len(codes)
-    columns: dict[str, object] = {
-        "kernel": _constant(kernel, n),
-        "device": _constant(device.name, n),
+    n_rows = len(codes)
+    columns = {
+        "kernel": _constant(kernel, n_rows),
+        "device": _constant(device.name, n_rows),
+        **_constants("problem", problem, n_rows),
     }
-    columns.update({f"problem.{k}": _constant(v, n) for k, v in problem.items()})
     for i, (name, values) in enumerate(space.parameters.items()):
-        if any(isinstance(v, str) for v in values):
-            column: object = pd.Categorical.from_codes(codes[:, i].astype(np.int32), list(values))
-        else:
-            column = np.array(values)[codes[:, i]]
-        columns[f"config.{name}"] = column
-    columns.update({f"device.{k}": _constant(v, n) for k, v in device.specs.items()})
+        columns[f"config.{name}"] = _parameter_column(values, codes[:, i])
+    columns |= _constants("device", device.specs, n_rows)
     return pd.DataFrame(columns)
 
 
@@ -44,26 +40,41 @@ def rows_of(
     kernel: str, problem: Problem, configs: Sequence[FrozenParameters], device: Device
 ) -> pd.DataFrame:
     """Return one row per configuration; use it for a few only, because it is slow."""
-    rows = pd.DataFrame([{f"config.{k}": v for k, v in c.items()} for c in configs])
+    rows = pd.DataFrame([_prefixed("config", config) for config in configs])
     rows.insert(0, "kernel", kernel)
     rows.insert(1, "device", device.name)
-    fixed = {f"problem.{k}": v for k, v in problem.items()}
-    fixed.update({f"device.{k}": v for k, v in device.specs.items()})
-    return rows.assign(**fixed)
+    return rows.assign(**_prefixed("problem", problem), **_prefixed("device", device.specs))
 
 
 def settings_of(rows: pd.DataFrame, device: Device | None = None) -> pd.DataFrame:
     """Return the input columns of ``rows``; ``device``, if given, replaces their device."""
-    named = ["kernel", *columns_of(rows, "problem"), *columns_of(rows, "config")]
+    inputs = [*columns_of(rows, "problem"), *columns_of(rows, "config")]
     if device is None:
-        return rows[[*named[:1], "device", *named[1:], *columns_of(rows, "device")]]
-    there = {f"device.{k}": _constant(v, len(rows)) for k, v in device.specs.items()}
-    settings = rows[named].assign(**there)
+        return rows[["kernel", "device", *inputs, *columns_of(rows, "device")]]
+    specs = _constants("device", device.specs, len(rows))
+    settings = rows[["kernel", *inputs]].assign(**specs)
     settings.insert(1, "device", device.name)
     return settings
 
 
-def _constant(value: object, n: int) -> object:
+def _prefixed(group: str, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return values by the names of their columns."""
+    return {f"{group}.{name}": value for name, value in values.items()}
+
+
+def _constants(group: str, values: Mapping[str, Value], n_rows: int) -> dict[str, object]:
+    """Return columns of a group that are the same in every row."""
+    return {name: _constant(v, n_rows) for name, v in _prefixed(group, values).items()}
+
+
+def _constant(value: object, n_rows: int) -> object:
     if isinstance(value, str):
-        return pd.Categorical.from_codes(np.zeros(n, dtype=np.int8), [value])
-    return np.full(n, value)
+        return pd.Categorical.from_codes(np.zeros(n_rows, dtype=np.int8), [value])
+    return np.full(n_rows, value)
+
+
+def _parameter_column(values: Sequence[Value], codes: np.ndarray) -> object:
+    """Return the values with these codes, which are positions in ``values``."""
+    if any(isinstance(value, str) for value in values):
+        return pd.Categorical.from_codes(codes.astype(np.int32), list(values))
+    return np.array(values)[codes]

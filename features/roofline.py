@@ -22,7 +22,7 @@ from foretune.errors import DataWarning, PredictorError
 from foretune.family import Cost, Family
 from foretune.features.arrays import Rows, as_array
 from foretune.features.families.user_defined import UserDefinedCost
-from foretune.features.readings import ReadFamily
+from foretune.features.readings import RenamedFamily
 
 MIN_MS = 1e-9
 """Lower bound of each limit's time, so that logarithms are finite."""
@@ -142,18 +142,18 @@ def with_rates(family: Family | None, rows: Rows) -> Rows:
 
     A row without any rate gets the specs of the known device of its name, else those of a generic
     CPU or GPU with a `DataWarning`. Values that a row has are kept. Unnamed devices stay without
-    rates if the cost is the user's. If the family was only read from names, generic rates need no
-    warning: nobody said that it has a roofline.
+    rates if the cost is the user's. If the family was only guessed from names, generic rates need
+    no warning: nobody said that it has a roofline.
     """
     if family is None or "device" not in rows:
         return rows
     may_be_unnamed = isinstance(family, UserDefinedCost)
-    is_read = isinstance(family, ReadFamily)
+    is_guessed = isinstance(family, RenamedFamily)
     unknown = rows.memoized(("unknown", may_be_unnamed), lambda: _unknown(rows, may_be_unnamed))
     if not unknown.any():
         return rows
     return rows.memoized(
-        ("with rates", may_be_unnamed), lambda: _fill(rows, unknown, warns=not is_read)
+        ("with rates", may_be_unnamed), lambda: _fill(rows, unknown, warns=not is_guessed)
     )
 
 

@@ -31,7 +31,7 @@ import numpy as np
 from foretune.features.arrays import Groups
 
 MIN_ROWS = 30
-"""Minimum rows of a group with parameters of its own."""
+"""Minimum rows for a group to have its own parameters."""
 MIN_DISTINCT_WORK = 12
 """Minimum number of distinct amounts of work needed to separate the terms."""
 MAX_ROWS = 3000

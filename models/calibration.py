@@ -16,7 +16,7 @@ from foretune.datasets.runs import newest_runs, read_runs, write_runs
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows
 from foretune.models.correction import Correction, CorrectionFeatures
-from foretune.models.targets import MIN_ROWS, Target, present_targets, training_rows, usable_rows
+from foretune.models.targets import MIN_ROWS, Target, attempted_rows, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.support.files import read_json
 
@@ -79,7 +79,7 @@ class Calibration:
                     target, rows, predict_uncorrected, seed
                 )
             known_runs = pd.concat([training_runs, device_runs], ignore_index=True)
-            ranges[device] = TrainingRange.from_runs(training_rows(targets[0], known_runs))
+            ranges[device] = TrainingRange.from_runs(attempted_rows(targets[0], known_runs))
         return type(self)(all_runs, corrections, ranges)
 
     def octaves_outside(

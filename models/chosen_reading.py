@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.features.arrays import Rows, groups_of
-from foretune.features.readings import ReadFamily, possible_readings
+from foretune.features.readings import RenamedFamily, possible_readings
 from foretune.features.roofline import row_parts_ms, text_columns, with_rates
 from foretune.models.calibrated_roofline import TIME, CalibratedRoofline
 from foretune.models.learned_law import LearnedLaw, held_out_error
@@ -25,7 +25,7 @@ MAX_UNEXPLAINED = 0.8
 
 def choose_reading(
     name: str, runs: pd.DataFrame, log_ms: np.ndarray, problems: np.ndarray, law: LearnedLaw
-) -> ReadFamily | None:
+) -> RenamedFamily | None:
     """Return the family of kernel ``name`` whose roofline explains its ``runs`` best, or None.
 
     ``log_ms`` and ``problems`` are the time and the problem of each row, ``law`` what was learned
@@ -33,7 +33,7 @@ def choose_reading(
     """
     sampled = np.random.default_rng(0).permutation(len(runs))[:MAX_ROWS]
     rows = runs.iloc[sampled].reset_index(drop=True)
-    families = [ReadFamily(name, reading) for reading in possible_readings(rows)]
+    families = [RenamedFamily(name, reading) for reading in possible_readings(rows)]
     if not families:
         return None
     log_ms = log_ms[sampled]
@@ -52,7 +52,7 @@ def choose_reading(
 
 
 def _held_out_error(
-    family: ReadFamily, rows: pd.DataFrame, log_ms: np.ndarray, problems: np.ndarray
+    family: RenamedFamily, rows: pd.DataFrame, log_ms: np.ndarray, problems: np.ndarray
 ) -> float:
     """Return the mean error of the calibrated roofline on held-out problems; infinite without."""
     log_parts = np.log(row_parts_ms(family, with_rates(family, Rows(rows))))

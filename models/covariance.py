@@ -12,7 +12,8 @@ from typing import Self
 
 import numpy as np
 
-CHUNK_CELLS = 2**16  # covariances that fit a core's cache while means are computed
+CHUNK_CELLS = 2**16
+"""Covariances that fit a core's cache while means are computed."""
 
 GradientFunction = Callable[[np.ndarray], np.ndarray]
 """Maps the loss gradient by every covariance (symmetric) to the gradient by the parameters."""
@@ -163,7 +164,9 @@ class LinearCovariance(ScaledCovariance):
     ) -> tuple[np.ndarray, GradientFunction]:
         """Return the covariance and the gradient function."""
         scaled, gradient = super().covariance_and_gradient(parameters, X)
-        return scaled, lambda slope: 2.0 * gradient(slope)  # the parameter is a standard deviation
+
+        # The parameter is the log of a standard deviation: the variance changes twice as fast.
+        return scaled, lambda slope: 2.0 * gradient(slope)
 
     def _variance(self, parameters: np.ndarray) -> float:
         return float(np.exp(2.0 * parameters[0]))
@@ -178,6 +181,10 @@ class MaternCovariance(CovarianceTerm):
 
     ``length`` is the prior of each length for one input; ``smoothness`` is 1.5 or 2.5, for
     functions differentiable once or twice.
+
+    With r = √(2 · smoothness) · distance, the covariance is the variance times (1 + r) · exp(−r)
+    for 1.5, and (1 + r + r²/3) · exp(−r) for 2.5 (Rasmussen and Williams 2006, equation 4.17).
+    Inputs are divided by their lengths first.
     """
 
     inputs: slice
@@ -188,15 +195,15 @@ class MaternCovariance(CovarianceTerm):
     @property
     def hyperpriors(self) -> list[Hyperprior]:
         """The prior of the variance, then those of the lengths."""
-        inputs = self.inputs.stop - self.inputs.start
-        return [self.scale, *[self.length.for_inputs(inputs)] * inputs]
+        n_inputs = self.inputs.stop - self.inputs.start
+        return [self.scale, *[self.length.for_inputs(n_inputs)] * n_inputs]
 
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Return covariances that decay with distance."""
         inverse_lengths = np.exp(-parameters[1:])
-        near = X[:, self.inputs] * inverse_lengths
-        far = X2[:, self.inputs] * inverse_lengths
-        covariance, _ = self._matern(self._scaled_squares(near, far))
+        scaled = X[:, self.inputs] * inverse_lengths
+        scaled2 = X2[:, self.inputs] * inverse_lengths
+        covariance, _ = self._matern(self._squared_distances(scaled, scaled2))
         covariance *= np.exp(parameters[0])
         return covariance
 
@@ -210,15 +217,24 @@ class MaternCovariance(CovarianceTerm):
         """Return the covariance and the gradient function."""
         points = X[:, self.inputs] * np.exp(-parameters[1:])
         variance = np.exp(parameters[0])
-        covariance, rougher = self._matern(self._scaled_squares(points, points))
+        covariance, rougher = self._matern(self._squared_distances(points, points))
         covariance *= variance
-        rougher *= variance * self.smoothness / (2.0 * self.smoothness - 2.0)
+
+        # dK / d distance² = −smoothness / (2 · smoothness − 2) · variance · (the Matérn function of
+        # the smoothness less one, at the same r).
+        decay_by_square = rougher
+        decay_by_square *= variance * self.smoothness / (2.0 * self.smoothness - 2.0)
 
         def gradient(slope: np.ndarray) -> np.ndarray:
-            # By a log length: sum over pairs of 2 · (−dK/d square) · (difference of inputs)².
-            by_square = 2.0 * slope * rougher
-            apart = by_square.sum(axis=1) @ points**2 - (points * (by_square @ points)).sum(axis=0)
-            return np.append((slope * covariance).sum(), 2.0 * apart)
+            # By the log of an input's length: the sum over all pairs of points of
+            # 2 · slope · (−dK / d distance²) · (their difference in that input)².
+            # With (a − b)² = a² + b² − 2ab and symmetric factors, the sum needs no array of
+            # (points, points, inputs).
+            factors = 2.0 * slope * decay_by_square
+            squares = factors.sum(axis=1) @ points**2
+            products = (points * (factors @ points)).sum(axis=0)
+            by_log_variance = (slope * covariance).sum()
+            return np.append(by_log_variance, 2.0 * (squares - products))
 
         return covariance, gradient
 
@@ -227,38 +243,46 @@ class MaternCovariance(CovarianceTerm):
     ) -> MeanFunction:
         """Return a function of the mean, many times faster than `covariance`."""
         inverse_lengths = np.exp(-parameters[1:])
-        twice = 2.0 * self.smoothness
-        known, weights = X[:, self.inputs] * inverse_lengths, np.exp(parameters[0]) * weights
-        products = -2.0 * twice * known.T
-        squares = twice * (known * known).sum(axis=1)
+        doubled_smoothness = 2.0 * self.smoothness
+        known = X[:, self.inputs] * inverse_lengths
+        scaled_weights = np.exp(parameters[0]) * weights
+
+        # Scaled squared distances: |a − b|² = a² + b² − 2ab. The matrix below adds all three by
+        # one product: of [a, a², 1] with [−2b; 1; b²].
+        products = -2.0 * doubled_smoothness * known.T
+        squares = doubled_smoothness * (known * known).sum(axis=1)
         augmented = np.vstack([products, np.ones(len(known)), squares])
 
-        def of_one(x: np.ndarray) -> float:
-            near = x * inverse_lengths
-            cells = near @ products
+        def mean_of_one(x: np.ndarray) -> float:
+            point = x * inverse_lengths
+            cells = point @ products
             cells += squares
-            cells += twice * (near @ near)
-            return float(self._matern(cells)[0] @ weights)
+            cells += doubled_smoothness * (point @ point)
+            covariance, _ = self._matern(cells)
+            return float(covariance @ scaled_weights)
 
-        def of_many(points: np.ndarray) -> np.ndarray | float:
-            if len(points) == 1:
-                return of_one(points[0, self.inputs])
-            near = points[:, self.inputs] * inverse_lengths
-            near = np.column_stack([near, twice * (near * near).sum(axis=1), np.ones(len(near))])
-            step = max(1, min(len(near), CHUNK_CELLS // len(known)))
-            cells, work = np.empty((2, step, len(known)))
-            mean = np.empty(len(near))
-            for start in range(0, len(near), step):
-                chunk = near[start : start + step]
-                of_chunk = np.matmul(chunk, augmented, out=cells[: len(chunk)])
-                self._matern(of_chunk, work[: len(chunk)])
-                np.matmul(of_chunk, weights, out=mean[start : start + step])
+        def mean_of_all(X2: np.ndarray) -> np.ndarray | float:
+            if len(X2) == 1:
+                return mean_of_one(X2[0, self.inputs])
+            points = X2[:, self.inputs] * inverse_lengths
+            point_squares = doubled_smoothness * (points * points).sum(axis=1)
+            augmented_points = np.column_stack([points, point_squares, np.ones(len(points))])
+
+            # Some points at a time, in two arrays that stay in the cache.
+            n_at_once = max(1, min(len(points), CHUNK_CELLS // len(known)))
+            cells, work = np.empty((2, n_at_once, len(known)))
+            mean = np.empty(len(points))
+            for start in range(0, len(points), n_at_once):
+                chunk = augmented_points[start : start + n_at_once]
+                covariance = np.matmul(chunk, augmented, out=cells[: len(chunk)])
+                self._matern(covariance, work[: len(chunk)])
+                np.matmul(covariance, scaled_weights, out=mean[start : start + n_at_once])
             return mean
 
-        return of_many
+        return mean_of_all
 
-    def _scaled_squares(self, points: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Return squared distances, times twice the smoothness."""
+    def _squared_distances(self, points: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Return squared distances, times twice the smoothness: (points, others)."""
         squares = points @ (-2.0 * others.T)
         squares += (points * points).sum(axis=1)[:, None]
         squares += (others * others).sum(axis=1)
@@ -270,17 +294,22 @@ class MaternCovariance(CovarianceTerm):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the Matérn function of this smoothness, and of the smoothness less one.
 
-        Overwrites ``squares`` and ``work``.
+        ``squares`` are r², and may be slightly negative by rounding. The steps work in place,
+        because new arrays would cost more than the arithmetic: the result overwrites ``squares``
+        and ``work``.
         """
-        distance = np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
-        decay = np.exp(np.negative(distance, out=work), out=work)
+        r = np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
+        decay = np.exp(np.negative(r, out=work), out=work)
         if self.smoothness == 1.5:
-            distance += 1.0
-            distance *= decay
-            return distance, decay
-        rougher = (1.0 + distance) * decay
-        distance *= distance
-        distance *= decay
-        distance /= 3.0
-        distance += rougher
-        return distance, rougher
+            # (1 + r) · exp(−r)
+            r += 1.0
+            r *= decay
+            return r, decay
+
+        # (1 + r + r²/3) · exp(−r)
+        rougher = (1.0 + r) * decay
+        r *= r
+        r *= decay
+        r /= 3.0
+        r += rougher
+        return r, rougher

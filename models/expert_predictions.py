@@ -10,7 +10,7 @@ from foretune.models.neighbors import INTERPOLATION
 
 NEW_DEVICE = -1
 """The kind of rows of an unknown device; other kinds count axes with neighbors on both sides."""
-BEYOND = -2
+BEYOND_FRONTIER = -2
 """The kind of rows beyond all measured problems, see `foretune.models.frontier`."""
 
 
@@ -21,7 +21,8 @@ class ExpertPredictions:
     Attributes:
         values: what each expert predicts, on the scale that is learned (rows, experts).
         error_features: features that distinguish rows with large errors (rows, features), float32.
-        row_kind: `NEW_DEVICE`, `BEYOND`, or the number of axes with neighbors on both sides.
+        row_kind: `NEW_DEVICE`, `BEYOND_FRONTIER`, or the number of axes with neighbors on both
+            sides (rows).
     """
 
     values: np.ndarray
@@ -56,9 +57,9 @@ class ExpertPredictions:
         return self.row_kind == NEW_DEVICE
 
     @property
-    def is_beyond(self) -> np.ndarray:
+    def is_beyond_frontier(self) -> np.ndarray:
         """Which rows are beyond all measured problems."""
-        return self.row_kind == BEYOND
+        return self.row_kind == BEYOND_FRONTIER
 
     @property
     def disagreement(self) -> np.ndarray:
@@ -78,13 +79,14 @@ class HeldOutPredictions:
         predictions: of the held-out rows.
         rows: their numbers in the table (`foretune.models.target_table.TargetTable`).
         holdout_numbers: the number of the hold-out of each row.
-        octaves_beyond: how far it is beyond the frontier of the others; 0 without a learned law.
+        octaves_beyond_frontier: how far it is beyond the frontier of the rows that were not held
+            out; 0 without a learned law.
     """
 
     predictions: ExpertPredictions
     rows: np.ndarray
     holdout_numbers: np.ndarray
-    octaves_beyond: np.ndarray
+    octaves_beyond_frontier: np.ndarray
 
     @classmethod
     def concatenate(cls, holdouts: "Sequence[HeldOutPredictions]") -> Self:
@@ -100,5 +102,5 @@ class HeldOutPredictions:
             predictions,
             rows=np.concatenate([holdout.rows for holdout in holdouts]),
             holdout_numbers=np.concatenate([holdout.holdout_numbers for holdout in holdouts]),
-            octaves_beyond=np.concatenate([holdout.octaves_beyond for holdout in holdouts]),
+            octaves_beyond_frontier=np.concatenate([h.octaves_beyond_frontier for h in holdouts]),
         )

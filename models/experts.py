@@ -1,10 +1,10 @@
 """The experts on one target.
 
 Boosted trees (or a forest) on the features come first. Where most rows have measured neighbors, a
-second model corrects the interpolation between them; elsewhere a smooth model fits the features.
-The interpolation and the unit (0 on this scale) are experts without a model. If nothing is known of
-the kernel's work, a learned law has experts of its own (`foretune.models.law_experts`).
-`foretune.models.stack` weights them.
+second tree model corrects the interpolation between them, and both the corrected and the plain
+interpolation are experts. Elsewhere a smooth model may fit the features. The calibrated roofline is
+an expert without a model: 0 on this scale. If nothing is known of the kernel's work, a learned law
+has experts of its own (`foretune.models.law_experts`). `foretune.models.stack` weights them.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ from foretune.models.smooth_expert import SmoothExpert
 from foretune.models.target_table import TargetTable
 from foretune.models.trees.regressor import Regressor
 
-VIEW_FOLDS = 5
-"""Training rows of the corrected interpolation are hidden from each other in this many folds."""
+N_FOLDS = 5
+"""Number of folds whose training rows do not see each other as neighbors."""
 ONE_SIDED_SHARE = 0.15
 """Share of training rows whose upper neighbors are hidden, to imitate extrapolation."""
 PARTS = ("tree", "corrected")
@@ -36,16 +36,19 @@ RegressorFactory = Callable[[], Regressor]
 class Experts:
     """The fitted models.
 
-    ``tree`` sees the features; ``corrected`` sees features and neighbors, over the interpolation,
-    and is None without neighbors; ``smooth`` sees the features, and is None with neighbors and with
-    few rows. The unit is an expert if ``has_unit``. ``on_law`` are those of a learned law, if there
-    is one.
+    Attributes:
+        tree: sees the features.
+        corrected: predicts the error of the interpolation from features and neighbors; None without
+            neighbors.
+        smooth: sees the features; None if there is none.
+        has_roofline: whether the calibrated roofline is an expert.
+        on_law: the experts of a learned law; None without one.
     """
 
     tree: Regressor
     corrected: Regressor | None = None
     smooth: SmoothExpert | None = None
-    has_unit: bool = False
+    has_roofline: bool = False
     on_law: LawExperts | None = None
 
     @classmethod
@@ -62,20 +65,24 @@ class Experts:
     ) -> Self:
         """Fit to the ``rows`` of a table, with neighbors among ``neighbor_rows`` unless it is None.
 
-        ``smooth`` and ``smooth_on_law`` have the smooth experts' hyperparameters.
+        Both are row numbers. ``smooth`` and ``smooth_on_law`` have the smooth experts'
+        hyperparameters.
         """
         X = table.X[rows]
         y = table.y[rows]
-        experts = cls(make_regressor().fit(X, y), has_unit=table.has_unit)
+        experts = cls(make_regressor().fit(X, y), has_roofline=table.has_roofline)
         if smooth is not None:
             experts.smooth = smooth.refit(X, y, rng)
+
+        # A law is one of times: its experts learn from milliseconds, not from what is left of them.
         if table.law is not None:
+            log_ms = y + table.log_divisor[rows]
             experts.on_law = LawExperts.fit(
                 make_regressor,
                 table.law,
                 X,
                 table.law_inputs[rows],
-                y + table.log_unit[rows],
+                log_ms,
                 problems=table.problems[rows],
                 smooth=smooth_on_law,
                 rng=rng,
@@ -84,13 +91,13 @@ class Experts:
             return experts
 
         # The correction is learned on rows that see the neighbors they would have if held out.
-        neighbors = _held_out_neighbors(table, known=neighbor_rows, rows=rows, rng=rng)
+        neighbors = _neighbors_if_held_out(table, rows=rows, neighbor_rows=neighbor_rows, rng=rng)
         interpolation = neighbors[:, INTERPOLATION]
         has_neighbor = np.isfinite(interpolation)
         if has_neighbor.any():
             inputs = np.hstack([X[has_neighbor], neighbors[has_neighbor]])
-            correction = y[has_neighbor] - interpolation[has_neighbor]
-            experts.corrected = make_regressor().fit(inputs, correction)
+            error = y[has_neighbor] - interpolation[has_neighbor]
+            experts.corrected = make_regressor().fit(inputs, error)
         return experts
 
     def predict(
@@ -98,19 +105,23 @@ class Experts:
         X: np.ndarray,
         neighbors: np.ndarray | None,
         law_inputs: np.ndarray | None = None,
-        log_unit: np.ndarray | float = 0.0,
+        log_divisor: np.ndarray | float = 0.0,
     ) -> np.ndarray:
-        """Return the prediction of each expert (rows, experts).
+        """Return the log of the target over its divisor by each expert (rows, experts).
 
-        The order is trees, second expert, interpolation, unit, those of the law; missing ones are
-        left out. Rows without neighbors repeat the trees. ``law_inputs`` are the law's, if there is
-        one.
+        The order is trees, corrected interpolation or smooth expert, plain interpolation, roofline,
+        those of the law; missing ones are left out. Rows without neighbors repeat the trees.
+        ``law_inputs`` and ``log_divisor`` are needed with a learned law only (`TargetTable`).
+
+        Raises ValueError if there is a law, but no inputs of it: the weights are for all experts.
         """
         tree = self.tree.predict(X)
         columns = [tree]
         if neighbors is not None:
             interpolation = neighbors[:, INTERPOLATION].astype(np.float64)
             corrected = interpolation
+            # In a hold-out that leaves no row a neighbor, no correction can be learned. The plain
+            # interpolation takes its place: all hold-outs need the same experts for their weights.
             if self.corrected is not None:
                 inputs = np.concatenate([X, neighbors], axis=1)
                 corrected = self.corrected.predict(inputs) + interpolation
@@ -119,10 +130,12 @@ class Experts:
             columns.append(np.where(no_neighbor, tree, interpolation))
         elif self.smooth is not None:
             columns.append(self.smooth.predict(X))
-        if self.has_unit:
+        if self.has_roofline:
             columns.append(np.zeros(len(X)))
-        if self.on_law is not None and law_inputs is not None:
-            columns += [log_ms - log_unit for log_ms in self.on_law.predict(X, law_inputs)]
+        if self.on_law is not None:
+            if law_inputs is None:
+                raise ValueError("the experts of a learned law need its inputs")
+            columns += [log_ms - log_divisor for log_ms in self.on_law.predict(X, law_inputs)]
         return np.array(columns).T
 
     def save(self, folder: Path) -> None:
@@ -147,7 +160,7 @@ class Experts:
         regressor_class: type[Regressor],
         parts: Sequence[str],
         *,
-        has_unit: bool,
+        has_roofline: bool,
         law: LearnedLaw | None = None,
     ) -> Self:
         """Read the tree models ``parts``, any smooth expert and those of ``law``."""
@@ -156,30 +169,35 @@ class Experts:
         smooth_file = folder / SMOOTH_FILE
         smooth = SmoothExpert.load(smooth_file) if smooth_file.exists() else None
         on_law = None if law is None else LawExperts.load(folder, regressor_class, law)
-        return cls(**models, smooth=smooth, has_unit=has_unit, on_law=on_law)
+        return cls(**models, smooth=smooth, has_roofline=has_roofline, on_law=on_law)
 
 
-def _held_out_neighbors(
-    table: TargetTable, *, known: np.ndarray, rows: np.ndarray, rng: np.random.Generator
+def _neighbors_if_held_out(
+    table: TargetTable, *, rows: np.ndarray, neighbor_rows: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the neighbor features of ``rows``, each under one random kind of hold-out.
+    """Return the neighbor features of ``rows`` as if each were held out in one random way.
 
-    A kind of hold-out is a set of axes: rows with the same combination of their values are in one
-    fold, and see only the rows ``known`` of other folds. Rows without a neighbor are NaN.
+    Each row gets one of the table's sets of axes. In its hold-out, its combination of values on
+    these axes is new: the row sees only those of ``neighbor_rows`` that have other combinations.
+    Rows without a neighbor are NaN. Shape (rows, features of neighbors).
     """
-    n_columns = len(table.neighbor_index.columns)
-    neighbors = np.full((len(rows), n_columns), np.nan, dtype=np.float32)
-    axes_of_row = rng.integers(len(table.holdout_axes), size=len(rows))
-    one_sided = rng.random(len(rows)) < ONE_SIDED_SHARE
+    n_features = len(table.neighbor_index.columns)
+    neighbors = np.full((len(rows), n_features), np.nan, dtype=np.float32)
+    holdout_of_row = rng.integers(len(table.holdout_axes), size=len(rows))
+    is_one_sided = rng.random(len(rows)) < ONE_SIDED_SHARE
 
-    for number, axes in enumerate(table.holdout_axes):
+    for holdout, axes in enumerate(table.holdout_axes):
+        # Whole combinations share a fold: five look-ups are enough for all rows.
         combination = table.positions.combination(axes)
-        fold_of_combination = rng.integers(VIEW_FOLDS, size=int(combination.max()) + 1)
-        fold_of_known = fold_of_combination[combination[known]]
+        fold_of_combination = rng.integers(N_FOLDS, size=int(combination.max()) + 1)
         fold_of_row = fold_of_combination[combination[rows]]
-        for fold in range(VIEW_FOLDS):
-            shown = np.flatnonzero((axes_of_row == number) & (fold_of_row == fold))
-            others = known[fold_of_known != fold]
-            if len(shown) and len(others):
-                neighbors[shown] = table.neighbor_features(others, rows[shown], one_sided[shown])
+        fold_of_neighbor = fold_of_combination[combination[neighbor_rows]]
+
+        for fold in range(N_FOLDS):
+            held_out = np.flatnonzero((holdout_of_row == holdout) & (fold_of_row == fold))
+            visible = neighbor_rows[fold_of_neighbor != fold]
+            if len(held_out) and len(visible):
+                neighbors[held_out] = table.neighbor_features(
+                    visible, rows[held_out], is_one_sided[held_out]
+                )
     return neighbors

@@ -22,10 +22,14 @@ from foretune.space import SearchSpace
 from foretune.support.lazy import require
 from foretune.values import Value
 
-BASE = "base"  # column of the trees' mean prediction, equal in every row
-UNIT = "calibrated roofline"  # line of the calibrated roofline's ratio of the two runs
+BASE = "base"
+"""Column of the trees' mean prediction, equal in every row."""
+UNIT = "calibrated roofline"
+"""Line of a comparison: the ratio of the two runs by the calibrated roofline alone."""
 SAMPLES = 500
 """Rows sampled for importances: accurate to a few percent, and fast enough for deep trees."""
+PREDICTIONS_PER_ROW = 64
+"""Predictions that take about as long as the contributions of one row; decides on threads."""
 FEATURE_GROUPS = {
     "problem": "sizes of the problem",
     "config": "configuration",
@@ -38,7 +42,7 @@ FEATURE_GROUPS = {
 """Groups of features and their names in reports."""
 CONFIGURATIONS = 2000
 """Configurations that importances of parameters are averaged over."""
-_SWEEPS = 20
+SWEEPS = 20
 """Alternations of least squares that separate the effects of values and bases."""
 
 
@@ -75,8 +79,8 @@ class Comparison:
 
 def is_explainable(predictor: Predictor, target: Target = "time_ms") -> bool:
     """Return whether contributions to ``target`` can be computed exactly for ``predictor``."""
-    known = predictor.targets_.get(target)
-    return known is not None and isinstance(known.experts.tree, BoostingModel)
+    model = predictor.targets_.get(target)
+    return model is not None and isinstance(model.experts.tree, BoostingModel)
 
 
 def contributions(
@@ -88,18 +92,18 @@ def contributions(
     the predictor lacks the target or is not an xgboost model, or ``rows`` lack a column. Only
     problem, configuration and device of ``rows`` are read.
     """
-    tree = _tree(predictor, target)
+    tree = _boosted_trees(predictor, target)
     X = predictor.features_.transform(rows)
     if len(X) == 0:
         return X.assign(**{BASE: 0.0})
     xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
-    threads = threads_for(len(X) * 64)  # far more work per row than a prediction
+    threads = threads_for(len(X) * PREDICTIONS_PER_ROW)
     data = xgboost.DMatrix(X.to_numpy(), nthread=threads)
     tree.booster_.set_param({"nthread": threads})
-    values = tree.booster_.predict(data, pred_contribs=True).astype(np.float64)
+    shares = tree.booster_.predict(data, pred_contribs=True).astype(np.float64)
     tree.booster_.set_param({"nthread": 1})
-    return pd.DataFrame(values, columns=[*X.columns, BASE], index=rows.index)
+    return pd.DataFrame(shares, columns=[*X.columns, BASE], index=rows.index)
 
 
 def importance(predictor: Predictor, target: Target = "time_ms") -> Importance:
@@ -107,16 +111,20 @@ def importance(predictor: Predictor, target: Target = "time_ms") -> Importance:
 
     It averages over at most `SAMPLES` successful training rows. Raises what `contributions` does.
     """
-    _tree(predictor, target)
+    _boosted_trees(predictor, target)  # refuses other models before rows are read
     rows = usable_rows(target, newest_runs(predictor.runs_))
     if len(rows) > SAMPLES:
         rows = rows.sample(SAMPLES, random_state=0)
     shares = _by_column(predictor.features_, contributions(predictor, rows, target))
-    groups = feature_groups(predictor.features_, predictor.runs_)
-    by_group = shares.T.groupby(groups).sum().T
-    features = _means(shares, "feature")
-    features.insert(1, "group", features["feature"].map(groups))
-    return Importance(features, _means(by_group, "group"), len(rows))
+    features = _mean_effects(shares, "feature")
+
+    # Within a group, contributions of different signs cancel row by row, before the mean.
+    group_of = feature_groups(predictor.features_, predictor.runs_)
+    shares_of_group = shares.T.groupby(group_of).sum().T
+    groups = _mean_effects(shares_of_group, "group")
+
+    features.insert(1, "group", features["feature"].map(group_of))
+    return Importance(features=features, groups=groups, rows=len(rows))
 
 
 def compare(
@@ -127,22 +135,29 @@ def compare(
     Raises PredictorError: see `contributions`.
     """
     pair = rows.iloc[[a, b]]
-    shares = _by_column(predictor.features_, contributions(predictor, pair, target))
-    known = predictor.targets_[target].scale
-    unit = known.log_unit(predictor.features_, pair) + known.log_scale(pair)
-    values = _values(predictor.features_, pair)
-    groups = feature_groups(predictor.features_, predictor.runs_)
-    lines = [
-        (name, groups[name], *values[name], float(shares[name].iloc[1] - shares[name].iloc[0]))
-        for name in shares
-    ]
-    lines.append((UNIT, UNIT, None, None, float(unit[1] - unit[0])))
+    features = predictor.features_
+    shares = _by_column(features, contributions(predictor, pair, target))
+    values = _values(features, pair)
+    group_of = feature_groups(features, predictor.runs_)
+
+    # The trees predict the log of the target over its unit, as a sum of contributions: the log of
+    # the ratio of B to A is the sum of their differences, and the difference of the units' logs.
+    lines = []
+    for name in shares:
+        share_of_a, share_of_b = shares[name]
+        value_of_a, value_of_b = values[name]
+        lines.append((name, group_of[name], value_of_a, value_of_b, float(share_of_b - share_of_a)))
+    scale = predictor.targets_[target].scale
+    log_unit = scale.log_unit(features, pair) + scale.log_scale(pair)
+    lines.append((UNIT, UNIT, None, None, float(log_unit[1] - log_unit[0])))
+
     table = pd.DataFrame(lines, columns=["feature", "group", "a", "b", "log"])
     table = table.sort_values("log", key=np.abs, ascending=False, kind="stable", ignore_index=True)
+    factors = table.assign(factor=np.exp(table["log"])).drop(columns="log")
     predicted = predictor.predict(pair)[target].to_numpy()
     return Comparison(
-        target,
-        table.assign(factor=np.exp(table["log"])).drop(columns="log"),
+        target=target,
+        factors=factors,
         tree=float(np.exp(table["log"].sum())),
         predicted=float(predicted[1] / predicted[0]),
     )
@@ -150,58 +165,21 @@ def compare(
 
 def feature_groups(features: FeatureSet, runs: pd.DataFrame) -> dict[str, str]:
     """Return feature -> its group, a key of `FEATURE_GROUPS`."""
-    one = runs.iloc[:1]
-    geometry = launch_geometry(*map(Rows(one).group, ("problem", "config", "device")))
+    first_row = Rows(runs.iloc[:1])
+    geometry = launch_geometry(
+        first_row.group("problem"), first_row.group("config"), first_row.group("device")
+    )
     groups = {}
-    for column in features.columns_ or ():
-        for name in (column, _column(features, column)):
+    for feature in features.columns_ or ():
+        for name in (feature, _column(features, feature)):
             prefix, dot, _ = name.partition(".")
-            derived = "geometry" if name in geometry else "analytic"
-            groups[name] = prefix if dot and prefix in FEATURE_GROUPS else derived
+            if dot and prefix in FEATURE_GROUPS:
+                groups[name] = prefix
+            elif name in geometry:
+                groups[name] = "geometry"
+            else:
+                groups[name] = "analytic"
     return groups
-
-
-def _column(features: FeatureSet, name: str) -> str:
-    """Return the text column of an indicator feature, or the feature's name."""
-    column = name.partition("=")[0]
-    return column if column in features.categories_ else name
-
-
-def _by_column(features: FeatureSet, shares: pd.DataFrame) -> pd.DataFrame:
-    """Return contributions without the base, with the indicators of each text column summed."""
-    shares = shares.drop(columns=BASE)
-    columns = [_column(features, name) for name in shares]
-    return shares.T.groupby(columns, sort=False).sum().T
-
-
-def _tree(predictor: Predictor, target: Target) -> BoostingModel:
-    if target not in predictor.targets_:
-        raise PredictorError(
-            f"this predictor has no {target}: it predicts {', '.join(predictor.targets_)}"
-        )
-    tree = predictor.targets_[target].experts.tree
-    if not isinstance(tree, BoostingModel):
-        raise PredictorError(
-            f"contributions need an xgboost model, but this predictor's is {predictor.model}: "
-            "train one with --model xgboost"
-        )
-    return tree
-
-
-def _means(shares: pd.DataFrame, name: str) -> pd.DataFrame:
-    mean = shares.abs().mean()
-    table = pd.DataFrame({name: mean.index, "mean": mean.to_numpy(), "factor": np.exp(mean)})
-    return table.sort_values("mean", ascending=False, kind="stable", ignore_index=True)
-
-
-def _values(features: FeatureSet, pair: pd.DataFrame) -> dict[str, tuple[Any, Any]]:
-    X = features.transform(pair)
-    values: dict[str, tuple[Any, Any]] = {}
-    for name in X:
-        column = _column(features, name)
-        cells = X[name].to_numpy() if column == name else as_array(pair[column])
-        values[column] = (cells[0].item(), cells[1].item())
-    return values
 
 
 def parameter_importance(
@@ -223,37 +201,100 @@ def parameter_importance(
     tables: dict[str, list[pd.DataFrame]] = {}
     for problem in problems:
         space = space_of(problem)
-        bases = space.sample_indices(max(CONFIGURATIONS // len(problems), 1), rng)
-        for name, log_ms in _log_ms_by_value(predictor, problem, space, device, bases).items():
+        n_bases = max(CONFIGURATIONS // len(problems), 1)
+        bases = space.sample_indices(n_bases, rng)
+        log_ms_of = _log_ms_by_value(predictor, problem, space, device, bases=bases)
+        for name, log_ms in log_ms_of.items():
             tables.setdefault(name, []).append(log_ms)
-    rows = [(name, *_value_effect(pd.concat(parts))) for name, parts in tables.items()]
+
+    # The spaces of different problems may have different values: `concat` aligns them by value.
+    rows = []
+    for name, log_ms_of_problems in tables.items():
+        factor, best = _value_effect(pd.concat(log_ms_of_problems))
+        rows.append((name, factor, best))
     table = pd.DataFrame(rows, columns=["parameter", "factor", "best"])
     return table.sort_values("factor", ascending=False, kind="stable", ignore_index=True)
 
 
+def _boosted_trees(predictor: Predictor, target: Target) -> BoostingModel:
+    if target not in predictor.targets_:
+        raise PredictorError(
+            f"this predictor has no {target}: it predicts {', '.join(predictor.targets_)}"
+        )
+    tree = predictor.targets_[target].experts.tree
+    if not isinstance(tree, BoostingModel):
+        raise PredictorError(
+            f"contributions need an xgboost model, but this predictor's is {predictor.model}: "
+            "train one with --model xgboost"
+        )
+    return tree
+
+
+def _column(features: FeatureSet, name: str) -> str:
+    """Return the text column of an indicator feature, or the feature's name."""
+    column = name.partition("=")[0]
+    return column if column in features.categories_ else name
+
+
+def _by_column(features: FeatureSet, shares: pd.DataFrame) -> pd.DataFrame:
+    """Return contributions without the base, with the indicators of each text column summed."""
+    without_base = shares.drop(columns=BASE)
+    columns = [_column(features, name) for name in without_base]
+    return without_base.T.groupby(columns, sort=False).sum().T
+
+
+def _mean_effects(shares: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the mean magnitude of each column of ``shares``, the largest first."""
+    mean = shares.abs().mean()
+    table = pd.DataFrame({name: mean.index, "mean": mean.to_numpy(), "factor": np.exp(mean)})
+    return table.sort_values("mean", ascending=False, kind="stable", ignore_index=True)
+
+
+def _values(features: FeatureSet, pair: pd.DataFrame) -> dict[str, tuple[Any, Any]]:
+    """Return each feature's values in two rows; those of a text column as text."""
+    X = features.transform(pair)
+    values: dict[str, tuple[Any, Any]] = {}
+    for name in X:
+        column = _column(features, name)
+        is_indicator = column != name
+        cells = as_array(pair[column]) if is_indicator else X[name].to_numpy()
+        values[column] = (cells[0].item(), cells[1].item())
+    return values
+
+
 def _log_ms_by_value(
-    predictor: Predictor, problem: Problem, space: SearchSpace, device: Device, bases: np.ndarray
+    predictor: Predictor, problem: Problem, space: SearchSpace, device: Device, *, bases: np.ndarray
 ) -> dict[str, pd.DataFrame]:
-    """Return, per parameter, one row per base and one column per value; NaN if illegal."""
+    """Return, per parameter, one row per base and one column per value; NaN if illegal.
+
+    ``bases`` are indices of configurations in ``space``.
+    """
     if not space.parameters:
         return {}
-    shape = tuple(len(values) for values in space.parameters.values())
+    codes_of_bases = space.codes_of(bases)
+    n_values = [len(values) for values in space.parameters.values()]
+
+    # Every base with each value of one parameter after the other.
     variants = []
-    for column, choices in enumerate(shape):
-        codes = np.repeat(space.codes_of(bases), choices, axis=0)
-        codes[:, column] = np.tile(np.arange(choices), len(bases))
+    for column, n_choices in enumerate(n_values):
+        codes = np.repeat(codes_of_bases, n_choices, axis=0)
+        codes[:, column] = np.tile(np.arange(n_choices), len(bases))
         variants.append(codes)
+
+    # Predict each legal configuration once: a base occurs among the variants of all parameters.
     indices = space.indices_of(np.concatenate(variants))
-    legal = indices >= 0
-    distinct, position = np.unique(indices[legal], return_inverse=True)
+    is_legal = indices >= 0
+    distinct, position = np.unique(indices[is_legal], return_inverse=True)
     predicted = predictor.predict_space(problem, space, device, distinct)["time_ms"].to_numpy()
     log_ms = np.full(len(indices), np.nan)
-    log_ms[legal] = np.log(predicted)[position]
-    parts = np.split(log_ms, np.cumsum(shape)[:-1] * len(bases))
-    return {
-        name: pd.DataFrame(part.reshape(len(bases), -1), columns=pd.Index(values, dtype=object))
-        for (name, values), part in zip(space.parameters.items(), parts, strict=True)
-    }
+    log_ms[is_legal] = np.log(predicted)[position]
+
+    ends = np.cumsum(n_values)[:-1] * len(bases)
+    tables = {}
+    for (name, values), part in zip(space.parameters.items(), np.split(log_ms, ends), strict=True):
+        columns = pd.Index(values, dtype=object)
+        tables[name] = pd.DataFrame(part.reshape(len(bases), -1), columns=columns)
+    return tables
 
 
 def _value_effect(log_ms: pd.DataFrame) -> tuple[float, Value]:
@@ -262,12 +303,18 @@ def _value_effect(log_ms: pd.DataFrame) -> tuple[float, Value]:
     Base and value effects are separated by least squares (alternating means). Plain column means
     would penalize values that are legal only in slow configurations.
     """
-    compared = log_ms[log_ms.notna().sum(axis=1) > 1].dropna(axis=1, how="all")
+    # A base with a single legal value says nothing about the parameter.
+    has_alternatives = log_ms.notna().sum(axis=1) > 1
+    compared = log_ms[has_alternatives].dropna(axis=1, how="all")
     if compared.empty:
         return 1.0, log_ms.columns[0]
+
+    # Model: cell = effect of its base + effect of its value. In turn, each effect is the mean of
+    # what the other leaves.
     cells = compared.to_numpy()
-    effect = np.zeros(cells.shape[1])
-    for _ in range(_SWEEPS):
-        base = np.nanmean(cells - effect, axis=1, keepdims=True)
-        effect = np.nanmean(cells - base, axis=0)
-    return float(np.exp(np.ptp(effect))), compared.columns[int(effect.argmin())]
+    value_effect = np.zeros(cells.shape[1])
+    for _ in range(SWEEPS):
+        base_effect = np.nanmean(cells - value_effect, axis=1, keepdims=True)
+        value_effect = np.nanmean(cells - base_effect, axis=0)
+    factor = np.exp(np.ptp(value_effect))
+    return float(factor), compared.columns[int(value_effect.argmin())]

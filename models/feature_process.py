@@ -1,6 +1,6 @@
 """The Gaussian process on features of runs, of the smooth expert and of calibrations.
 
-The first inputs are *gradual*: time changes gradually along them. They have a term of their own,
+The first inputs are *gradual*: time changes gradually along them. They have a separate term,
 beside the term of all inputs.
 """
 

@@ -8,7 +8,7 @@ A size is expected for every error, and a factor makes the interval cover 90 % o
   where rows were held out; beyond that, intervals grow with distance. Problems beyond all measured
   ones have the width of the largest that were held out, per octave.
 - With few problems (`RuleInterval`), the size is the median error plus the experts' disagreement.
-  The factor is between that of a t distribution over problems (`foretune.models.t_law`) and the
+  The factor is between that of a t distribution over problems (`foretune.models.t_width`) and the
   conformal one, and no interval is wider than that of the median of all problems. It grows with
   every octave outside the training range.
 """
@@ -28,16 +28,16 @@ from foretune.models.conformal import (
 )
 from foretune.models.error_model import MIN_ERROR, error_model
 from foretune.models.expert_predictions import NEW_DEVICE, ExpertPredictions
-from foretune.models.t_law import t_width_by_problem
+from foretune.models.t_width import t_width_by_problem
 from foretune.models.trees.boosting import BoostingModel
 from foretune.support.files import read_json
 
 MIN_ROWS = 200
 """Minimum held-out rows to learn the size of errors."""
 MIN_BEYOND_ROWS = 5
-"""Minimum held-out rows beyond all measured problems for a width of their own."""
+"""Minimum held-out rows beyond all measured problems for a separate width."""
 MIN_KIND_ROWS = 100
-"""Minimum held-out rows of a kind with a factor of its own."""
+"""Minimum held-out rows for a kind to have its own factor."""
 BEYOND_GROWTH = 0.3
 """Growth of the half-width per octave beyond the held-out rows; chosen on matrix products with more
 rows than in training."""
@@ -62,12 +62,12 @@ class Interval(Protocol):
         self,
         predictions: ExpertPredictions,
         octaves_outside: np.ndarray,
-        octaves_beyond: np.ndarray,
+        octaves_beyond_reach: np.ndarray,
     ) -> np.ndarray:
         """Return the half-width of each row.
 
-        ``octaves_outside`` is its distance from the training range, ``octaves_beyond`` the distance
-        from where rows were held out.
+        ``octaves_outside`` is its distance from the training range, ``octaves_beyond_reach`` from
+        where rows were held out.
         """
 
     def save(self, folder: Path, name: str) -> None:
@@ -80,15 +80,16 @@ class LearnedInterval:
 
     ``factor`` multiplies the error that ``model`` predicts (its log) to cover 90 % of held-out
     rows; ``factors`` are those of each kind of rows with enough of them. With few held-out rows,
-    ``model`` is None, and ``factor`` is the half-width. ``beyond`` is the half-width of rows beyond
-    all measured problems, over one plus their distance in octaves; None if none were held out.
+    ``model`` is None, and ``factor`` is the half-width. ``beyond_frontier`` is the half-width of
+    rows beyond all measured problems, over one plus their distance in octaves; None if none were
+    held out.
     """
 
     factor: float
     model: BoostingModel | None
     median_half_width: float
     factors: dict[int, float] = field(default_factory=dict)
-    beyond: float | None = None
+    beyond_frontier: float | None = None
 
     @classmethod
     def fit(
@@ -107,15 +108,20 @@ class LearnedInterval:
         """
         absolute_errors = np.abs(errors)
         holdout_numbers = np.unique(holdouts)
-        is_beyond = predictions.is_beyond
-        beyond = None
-        if is_beyond.sum() >= MIN_BEYOND_ROWS:
-            beyond = conformal_quantile(
-                absolute_errors[is_beyond] / (1.0 + octaves_outside[is_beyond])
+        is_beyond_frontier = predictions.is_beyond_frontier
+        beyond_frontier = None
+        if is_beyond_frontier.sum() >= MIN_BEYOND_ROWS:
+            beyond_frontier = conformal_quantile(
+                absolute_errors[is_beyond_frontier] / (1.0 + octaves_outside[is_beyond_frontier])
             )
         if len(errors) < MIN_ROWS or len(holdout_numbers) < 2:
             half_width = conformal_quantile(absolute_errors)
-            return cls(half_width, model=None, median_half_width=half_width, beyond=beyond)
+            return cls(
+                half_width,
+                model=None,
+                median_half_width=half_width,
+                beyond_frontier=beyond_frontier,
+            )
 
         # The size expected of each row's error is learned from the other hold-outs.
         X = _with_octaves(predictions.error_features, octaves_outside)
@@ -130,7 +136,9 @@ class LearnedInterval:
         # Factors make the intervals cover the errors: one for all rows, and one for each kind of
         # rows with enough of them.
         misses = absolute_errors / expected_sizes
-        used = ~is_beyond if beyond is not None and not is_beyond.all() else np.ones_like(is_beyond)
+        used = np.ones_like(is_beyond_frontier)
+        if beyond_frontier is not None and not is_beyond_frontier.all():
+            used = ~is_beyond_frontier
         factor = conformal_quantile(misses[used])
         factors = {}
         row_kinds, rows_per_kind = np.unique(predictions.row_kind, return_counts=True)
@@ -143,7 +151,7 @@ class LearnedInterval:
                 )
         median_half_width = factor * float(np.exp(np.median(expected_log_sizes)))
         model = error_model(seed).fit(X, log_sizes)
-        return cls(factor, model, median_half_width, factors, beyond)
+        return cls(factor, model, median_half_width, factors, beyond_frontier)
 
     @property
     def caution(self) -> float:
@@ -154,19 +162,20 @@ class LearnedInterval:
         self,
         predictions: ExpertPredictions,
         octaves_outside: np.ndarray,
-        octaves_beyond: np.ndarray,
+        octaves_beyond_reach: np.ndarray,
     ) -> np.ndarray:
         """Return the half-width of each row; see `Interval.half_width`."""
-        inside = self._half_width_inside(predictions, octaves_outside, octaves_beyond)
-        if self.beyond is None:
+        inside = self._half_width_inside(predictions, octaves_outside, octaves_beyond_reach)
+        if self.beyond_frontier is None:
             return inside
-        return np.where(predictions.is_beyond, self.beyond * (1.0 + octaves_outside), inside)
+        beyond = self.beyond_frontier * (1.0 + octaves_outside)
+        return np.where(predictions.is_beyond_frontier, beyond, inside)
 
     def _half_width_inside(
         self,
         predictions: ExpertPredictions,
         octaves_outside: np.ndarray,
-        octaves_beyond: np.ndarray,
+        octaves_beyond_reach: np.ndarray,
     ) -> np.ndarray:
         """Return the half-width of each row, as if none were beyond all measured problems."""
         if self.model is None:  # too few held-out rows to learn distances
@@ -178,10 +187,10 @@ class LearnedInterval:
         for row_kind, kind_factor in self.factors.items():
             factor[predictions.row_kind == row_kind] = kind_factor
         # The factor covers that a device is new; its specs must not widen the interval again.
-        beyond = np.where(
-            predictions.is_new_device, np.minimum(octaves_beyond, 1.0), octaves_beyond
+        counted_octaves = np.where(
+            predictions.is_new_device, np.minimum(octaves_beyond_reach, 1.0), octaves_beyond_reach
         )
-        return factor * (1.0 + BEYOND_GROWTH * beyond) * expected_sizes
+        return factor * (1.0 + BEYOND_GROWTH * counted_octaves) * expected_sizes
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
@@ -192,8 +201,8 @@ class LearnedInterval:
             "modelled": self.model is not None,
             "usual": None,
         }
-        if self.beyond is not None:
-            card["beyond"] = self.beyond
+        if self.beyond_frontier is not None:
+            card["beyond"] = self.beyond_frontier
         _write_card(folder, name, card)
         if self.model is not None:
             self.model.save(folder / _model_file(name))
@@ -229,11 +238,11 @@ class RuleInterval:
         widest = max(widest, MIN_ERROR)
         sizes = median_error + disagreement
         misses = np.maximum(absolute_errors, MIN_ERROR) / sizes
-        # The t law is too sure where problems are unlike; the largest miss of few is too wide.
-        # Their geometric mean covers about nine of ten in both cases.
-        by_t_law = t_width_by_problem(misses, problems)
+        # The t distribution is too sure where problems are unlike; the largest miss of few is too
+        # wide. Their geometric mean covers about nine of ten in both cases.
+        by_t_distribution = t_width_by_problem(misses, problems)
         by_largest = conformal_quantile_by_problem(misses * sizes, problems, sizes)
-        factor = float(np.sqrt(by_t_law * by_largest))
+        factor = float(np.sqrt(by_t_distribution * by_largest))
         half_widths = np.minimum(factor * sizes, widest)
         return cls(factor, median_error, float(np.median(half_widths)), widest)
 
@@ -248,12 +257,12 @@ class RuleInterval:
         self,
         predictions: ExpertPredictions,
         octaves_outside: np.ndarray,
-        octaves_beyond: np.ndarray,
+        octaves_beyond_reach: np.ndarray,
     ) -> np.ndarray:
         """Return the half-width of each row; see `Interval.half_width`."""
         inside = self.factor * (self.median_error + predictions.disagreement)
         inside = np.minimum(inside, self.widest)
-        unseen = UNSEEN_GROWTH * np.minimum(octaves_beyond, 1.0)
+        unseen = UNSEEN_GROWTH * np.minimum(octaves_beyond_reach, 1.0)
         growth = 1.0 + GROWTH_PER_OCTAVE * octaves_outside + unseen
         return np.asarray(inside * growth)
 
@@ -280,7 +289,7 @@ def load_interval(folder: Path, name: str) -> LearnedInterval | RuleInterval:
     model = BoostingModel.load(folder / _model_file(name)) if card["modelled"] else None
     factors = {int(row_kind): factor for row_kind, factor in card["factors"].items()}
     return LearnedInterval(
-        card["factor"], model, card["typical"], factors, beyond=card.get("beyond")
+        card["factor"], model, card["typical"], factors, beyond_frontier=card.get("beyond")
     )
 
 

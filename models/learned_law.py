@@ -1,9 +1,9 @@
-"""A law of a kernel of which nothing is known, learned from its rows.
+"""A law of a kernel without a known family, learned from its rows.
 
 Inputs are found in the columns (`foretune.features.families.learned_work`), the exponents are
 fitted (`foretune.models.power_laws`). What cannot be fitted by squares, the tile and the number of
-terms, is chosen by the error on held-out problems. It is chosen once; the exponents are fitted anew
-whenever rows are held out.
+terms, is chosen by the error on held-out problems. It is chosen once; the exponents are fitted
+again whenever rows are held out.
 """
 
 import math

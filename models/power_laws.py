@@ -5,7 +5,7 @@
     t = overhead + Σ_i exp(intercept_i + exponents_i · inputs)
 
 ``inputs`` are octaves of sizes and indicators of texts (`foretune.features.families.learned_work`).
-Every term is a power law of its own, so one may stand for operations and one for traffic. The
+Every term is a separate power law, so one may describe operations and one for traffic. The
 parameters have the least robust squares of log errors (Levenberg and Marquardt). All terms are
 pulled towards the one power law that fits best, so that few rows do not invent differences.
 """

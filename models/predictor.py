@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,7 @@ from foretune.features.candidates import candidate_rows, settings_of
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.families_of_runs import family_for, find_family
 from foretune.features.featureset import Estimator, FeatureSet
-from foretune.features.readings import ReadFamily
+from foretune.features.readings import RenamedFamily
 from foretune.models.calibration import Calibration
 from foretune.models.card import RUNS_FILE, atomic_folder, read_card, require_regular_files
 from foretune.models.chosen_reading import choose_reading
@@ -39,8 +39,8 @@ from foretune.models.targets import (
     MIN_ROWS,
     TARGETS,
     Target,
+    attempted_rows,
     present_targets,
-    training_rows,
     usable_rows,
 )
 from foretune.models.training_range import TrainingRange
@@ -65,8 +65,9 @@ class Predictor(Estimator):
         model: name of a registered model: ``xgboost`` or ``random_forest``.
         targets: from ``time_ms`` and ``power_w``; None learns those that the runs have.
         seed: random seed.
-        kernel: cost model and derived features (`UserDefinedCost` for your own); None uses the
-            registered kernel or family of that name, if there is one.
+        kernel: the `Family` of the kernel: what work a launch is, and features derived from sizes
+            (`UserDefinedCost` for your own). None uses the registered kernel or family of that
+            name, if there is one.
         extra_columns: column groups to learn from too: ``static`` (compiled code) and ``counter``
             (profiler counters, e.g. of another device). Rows to predict need them.
         parameters: model parameters that replace the defaults.
@@ -107,34 +108,44 @@ class Predictor(Estimator):
         """
         runs = validate(runs).reset_index(drop=True)
         self.kernel_name_ = require_single_kernel(runs)
-        family = family_for(self.kernel_name_, runs, self.kernel)
         if isinstance(self.targets, str):
             raise PredictorError(f"targets must be a tuple: write ({self.targets!r},)")
 
-        # Of repeated measurements, the newest is learned; the others widen the intervals.
-        kept = drop_implausible(family, runs)
-        newest = newest_runs(kept)
-        self.runs_ = kept.reset_index(drop=True)
+        # 1. Of repeated measurements, the newest is learned; the others widen the intervals.
+        # `newest` keeps the numbers that rows have in the table: warnings name them.
+        declared_family = family_for(self.kernel_name_, runs, self.kernel)
+        plausible = drop_implausible(declared_family, runs)
+        self.runs_ = plausible.reset_index(drop=True)
+        newest = newest_runs(plausible)
         learned = newest.reset_index(drop=True)
         targets: tuple[Target, ...] = tuple(self.targets or present_targets(newest) or ["time_ms"])
-        law = None
-        read_family = None
-        if family is None and "time_ms" in targets:
-            law, read_family = _learn_work(self.kernel_name_, usable_rows("time_ms", learned))
-        self.features_ = FeatureSet(family or read_family, self.extra_columns).fit(learned)
-        warn_about_data(family, newest, targets, self.extra_columns)
 
-        # Failed runs tell what will not run, and widen the training range.
+        # 2. Without a declared family, a law is learned, and names of columns may hint at a family.
+        law = None
+        guessed_family = None
+        if declared_family is None and "time_ms" in targets:
+            timed = usable_rows("time_ms", learned)
+            law, guessed_family = _learn_work(self.kernel_name_, timed)
+        family = declared_family or guessed_family
+        self.features_ = FeatureSet(family, self.extra_columns).fit(learned)
+        warn_about_data(declared_family, newest, targets, self.extra_columns)
+
+        # 3. Failed runs tell what will not run, and widen the training range.
         self.validity_ = ValidityModel.fit(self.features_, learned, self.seed)
-        self.range_ = TrainingRange.from_runs(training_rows(targets[0], learned))
+        self.range_ = TrainingRange.from_runs(attempted_rows(targets[0], learned))
         self.calibration_ = Calibration()
 
+        # 4. One model per target.
         def fit_target(target: Target) -> TargetModel:
             rows = usable_rows(target, learned)
             model = TargetModel(target, self.make_regressor, self.seed)
-            repeats = Repeats.from_runs(rows, self.runs_, target)
-            X = self.features_.matrix(rows)
-            return model.fit(self.features_, rows, X, repeats, law if target == "time_ms" else None)
+            return model.fit(
+                self.features_,
+                rows,
+                X=self.features_.matrix(rows),
+                repeats=Repeats.from_runs(rows, self.runs_, target),
+                law=law if target == "time_ms" else None,
+            )
 
         with threadpool_limits(1, user_api="blas"):  # with few rows, BLAS threads only wait
             models = parallel_map(fit_target, targets)
@@ -208,7 +219,9 @@ class Predictor(Estimator):
         if device is not None and (rows["device"] == device).any():
             rows = rows[rows["device"] == device]
         columns = columns_of(rows, "config")
-        return configurations_of(rows[columns].drop_duplicates() if columns else rows.iloc[:1, :0])
+        if not columns:
+            return [Configuration({})]  # the only one
+        return configurations_of(rows[columns].drop_duplicates())
 
     def score(self, runs: pd.DataFrame, y: Any = None) -> float:
         """Return R² of the log of the first target on ``runs``."""
@@ -249,7 +262,7 @@ class Predictor(Estimator):
     def explain_outside(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return `TrainingRange.explain` for ``rows``; calibrated devices use their own range."""
         rows = rows.reset_index(drop=True)
-        tables = [self.range_.explain(rows.iloc[:0])]
+        tables = []
         for device, device_rows in rows.groupby("device", observed=True, sort=False):
             known_range = self.calibration_.ranges.get(str(device), self.range_)
             lines = known_range.explain(device_rows)
@@ -257,8 +270,9 @@ class Predictor(Estimator):
                 # The lines count the rows of this device.
                 row_numbers = device_rows.index.to_numpy()[lines["row"].to_numpy(dtype=int)]
                 tables.append(lines.assign(row=row_numbers))
-        nonempty = tables[1:] or tables
-        return pd.concat(nonempty, ignore_index=True).sort_values("row", kind="stable")
+        if not tables:
+            return self.range_.explain(rows.iloc[:0])  # the columns alone
+        return pd.concat(tables, ignore_index=True).sort_values("row", kind="stable")
 
     def choose(
         self,
@@ -270,7 +284,7 @@ class Predictor(Estimator):
         """Return the rows whose measurement is most informative for `calibrate`.
 
         They are ``count`` per device of ``rows``, by default the training rows, each run once; they
-        are to be measured on ``device`` if given. Large tables are sampled. Columns are the input
+        will be measured on ``device`` if given. Large tables are sampled. Columns are the input
         columns, and rows are grouped by device. Raises PredictorError if ``count`` is below the
         minimum, or there are no rows.
         """
@@ -287,9 +301,9 @@ class Predictor(Estimator):
 
     @property
     def declared_family(self) -> Family | None:
-        """The kernel's family, unless it was only read from the names of columns."""
+        """The kernel's family, unless it was only guessed from the names of columns."""
         family = self.features_.family
-        return None if isinstance(family, ReadFamily) else family
+        return None if isinstance(family, RenamedFamily) else family
 
     @property
     def weakness(self) -> str:
@@ -343,10 +357,11 @@ class Predictor(Estimator):
         self, target: Target, rows: pd.DataFrame
     ) -> tuple[np.ndarray, CorrectionFeatures]:
         """Return the log of the uncorrected prediction, and the correction's features."""
+        # Distances from the training range change the interval alone, which is not used here.
         X = self.features_.matrix(rows)
-        inside = np.zeros(len(rows))
+        no_distance = np.zeros(len(rows))
         predicted = self.targets_[target].predict(
-            self.features_, rows, X, octaves_outside=inside, octaves_beyond=inside
+            self.features_, rows, X, octaves_outside=no_distance, octaves_beyond_reach=no_distance
         )
         columns = self.features_.columns_ or ()
         return predicted.log_value, CorrectionFeatures.from_prediction(columns, X, predicted)
@@ -354,30 +369,41 @@ class Predictor(Estimator):
     def _predict_rows(self, rows: Rows) -> np.ndarray:
         """Return `predict` for one chunk as an array (columns, rows)."""
         X = self.features_.matrix(rows)
-        outside = self.calibration_.octaves_outside(rows, self.range_)
+        octaves_outside = self.calibration_.octaves_outside(rows, self.range_)
         logs = {
-            target: self._log_prediction(target, model, rows, X, outside)
+            target: self._log_prediction(target, model, rows, X, octaves_outside)
             for target, model in self.targets_.items()
         }
         columns = [*logs.values()]
-        if len(logs) == len(TARGETS):
-            columns.append(product_interval(*logs.values()))  # energy
+        if _has_energy(logs):
+            columns.append(product_interval(*logs.values()))
         cells = np.exp(np.concatenate(columns))
-        return np.array([*cells, self.validity_.probability(X), outside])
+        return np.array([*cells, self.validity_.probability(X), octaves_outside])
 
     def _log_prediction(
-        self, target: Target, model: TargetModel, rows: Rows, X: np.ndarray, outside: np.ndarray
+        self,
+        target: Target,
+        model: TargetModel,
+        rows: Rows,
+        X: np.ndarray,
+        octaves_outside: np.ndarray,
     ) -> np.ndarray:
         """Return the logs of a target and of its interval's ends (3, rows).
 
-        ``X`` are the features of the rows, ``outside`` their octaves outside the training range.
+        ``X`` are the features of the rows, ``octaves_outside`` their distance from the training
+        range.
         """
-        # How far are the rows beyond where rows were held out?
-        beyond = outside
-        if outside.any():
-            beyond = self.calibration_.octaves_outside(rows, self.range_, model.reach)
+        # The errors of held-out rows are known up to the model's reach. Most rows are in the range,
+        # so its second distance is computed only if one is not.
+        octaves_beyond_reach = octaves_outside
+        if octaves_outside.any():
+            octaves_beyond_reach = self.calibration_.octaves_outside(rows, self.range_, model.reach)
         predicted = model.predict(
-            self.features_, rows, X, octaves_outside=outside, octaves_beyond=beyond
+            self.features_,
+            rows,
+            X,
+            octaves_outside=octaves_outside,
+            octaves_beyond_reach=octaves_beyond_reach,
         )
 
         log_value = predicted.log_value
@@ -415,7 +441,7 @@ class Predictor(Estimator):
             "kernel_source": family and family.source_hash,
             "family": type(family).__name__ if family else None,
             "work": family.to_json() if isinstance(family, UserDefinedCost) else None,
-            "reading": family.to_json() if isinstance(family, ReadFamily) else None,
+            "reading": family.to_json() if isinstance(family, RenamedFamily) else None,
             "model": self.model,
             "seed": self.seed,
             "extra_columns": list(self.extra_columns),
@@ -472,7 +498,7 @@ class Predictor(Estimator):
         source = card["kernel_source"]
         reading = card.get("reading")
         if reading is not None:
-            family: Family | None = ReadFamily.from_json(self.kernel_name_, reading)
+            family: Family | None = RenamedFamily.from_json(self.kernel_name_, reading)
         else:
             family = find_family(self.kernel_name_, card["family"], self.kernel, source)
         if family is not None and source not in (None, family.source_hash):
@@ -488,8 +514,8 @@ class Predictor(Estimator):
         self.validity_ = ValidityModel.load(folder)
 
 
-def _learn_work(name: str, rows: pd.DataFrame) -> tuple[LearnedLaw | None, ReadFamily | None]:
-    """Return the law of an unknown kernel's times, and the family that its columns hint at.
+def _learn_work(name: str, rows: pd.DataFrame) -> tuple[LearnedLaw | None, RenamedFamily | None]:
+    """Return the law of an unknown kernel's times, and the family that its columns' names hint at.
 
     A kernel with a family's name is not read as another family.
     """
@@ -502,11 +528,16 @@ def _learn_work(name: str, rows: pd.DataFrame) -> tuple[LearnedLaw | None, ReadF
         return law, choose_reading(name, rows, log_ms, problems, law)
 
 
+def _has_energy(targets: Collection[str]) -> bool:
+    """Return whether energy, the product of time and power, is predicted."""
+    return set(targets) == set(TARGETS)
+
+
 @cache
 def _prediction_columns(targets: tuple[Target, ...]) -> list[str]:
     """Return the columns of `Predictor.predict`, in order."""
     values: list[str] = [*targets]
-    if len(targets) == len(TARGETS):
+    if _has_energy(targets):
         values.append("energy_mj")
     names = [f"{value}{part}" for value in values for part in ("", "_low", "_high")]
     return [*names, "p_valid", "outside"]

@@ -19,7 +19,7 @@ from foretune.models.holdouts import device_holdouts, mixed_holdouts, problem_ho
 from foretune.models.interval import Interval, LearnedInterval, RuleInterval
 from foretune.models.splits import fold_of_rows
 from foretune.models.stack import ConvexStack, fit_stack_by_row
-from foretune.models.t_law import width_of_median
+from foretune.models.t_width import width_of_median
 from foretune.models.target_table import TargetTable
 from foretune.models.targets import Target, TargetScale
 
@@ -53,7 +53,7 @@ class Regime(Protocol):
         """Return the unit of the target, calibrated on the rows."""
 
     def uses_neighbors(self, table: TargetTable) -> bool:
-        """Return whether measured neighbors make the second expert."""
+        """Return whether the interpolation between measured neighbors is an expert."""
 
     def holdouts(
         self, table: TargetTable, with_neighbors: bool, rng: np.random.Generator
@@ -171,7 +171,7 @@ class FewProblems:
         return TargetScale.fit(target, features, rows, log_target, problems)
 
     def uses_neighbors(self, table: TargetTable) -> bool:
-        """Return False: the second expert is smooth."""
+        """Return False: interpolation between so few problems is no expert."""
         return False
 
     def holdouts(

@@ -48,6 +48,7 @@ class RuntimeRegressor(RegressorMixin, Estimator):
         Raises UsageError if a value of ``y`` is not positive, or a column is missing or has gaps;
         ValueError if scikit-learn rejects ``X`` or ``y``; ForetuneError (see `Predictor.fit`).
         """
+        # Scikit-learn would convert a data frame with text to objects: check only its `y`.
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, y, skip_check_array=True)
             y = column_or_1d(check_array(y, ensure_2d=False, dtype="numeric"), warn=True)
@@ -55,9 +56,16 @@ class RuntimeRegressor(RegressorMixin, Estimator):
             X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=MIN_ROWS)
         if not (y > 0).all():
             raise UsageError("y must be positive: drop or fix the rows with y <= 0")
-        runs = self._rows(X).assign(time_ms=np.asarray(y, dtype=float))
+
+        runs = self._run_table(X).assign(time_ms=np.asarray(y, dtype=float))
         work = UserDefinedCost.from_expressions(UNNAMED, self.flops, self.bytes_moved, self.blocks)
-        predictor = Predictor(self.model, ("time_ms",), self.seed, work, parameters=self.parameters)
+        predictor = Predictor(
+            self.model,
+            targets=("time_ms",),
+            seed=self.seed,
+            kernel=work,
+            parameters=self.parameters,
+        )
         self.predictor_ = predictor.fit(runs)
         return self
 
@@ -71,22 +79,31 @@ class RuntimeRegressor(RegressorMixin, Estimator):
 
     def _predict(self, X: Any) -> pd.DataFrame:
         check_is_fitted(self)
-        frame = isinstance(X, pd.DataFrame)
-        X = validate_data(self, X, reset=False, skip_check_array=frame)
-        return self.predictor_.predict(self._rows(X))
+        is_frame = isinstance(X, pd.DataFrame)
+        X = validate_data(self, X, reset=False, skip_check_array=is_frame)
+        return self.predictor_.predict(self._run_table(X))
 
-    def _rows(self, X: Any) -> pd.DataFrame:
+    def _run_table(self, X: Any) -> pd.DataFrame:
+        """Return ``X`` as rows of a run table without measurements."""
         if not isinstance(X, pd.DataFrame):
             X = pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
-        if gaps := [c for c in X.columns if X[c].isna().any()]:
-            raise UsageError(f"column {gaps[0]!r} has gaps: fill them, or leave those rows out")
-        named = run_columns(map(str, X.columns), self.problem or ())
-        if reserved := [c for c in named if "." not in c and c != "device"]:
+        columns_with_gaps = [column for column in X.columns if X[column].isna().any()]
+        if columns_with_gaps:
+            raise UsageError(
+                f"column {columns_with_gaps[0]!r} has gaps: fill them, or leave those rows out"
+            )
+
+        # Names of the user's columns get a group, except for those that run tables know.
+        run_names = run_columns(map(str, X.columns), self.problem or ())
+        reserved = [name for name in run_names if "." not in name and name != "device"]
+        if reserved:
             raise UsageError(f"column {reserved[0]!r} has another meaning in run tables: rename it")
-        rows = X.reset_index(drop=True).set_axis(list(named), axis=1)
-        texts = {c: v.astype(str) for c, v in rows.items() if not is_numeric_dtype(v)}
-        fixed = {"kernel": UNNAMED, "status": Status.OK.value}
-        return pd.DataFrame({"device": UNNAMED, **dict(rows), **texts}).assign(**fixed)
+        rows = X.reset_index(drop=True).set_axis(list(run_names), axis=1)
+
+        # A table without devices is of a single, unnamed one.
+        texts = {name: v.astype(str) for name, v in rows.items() if not is_numeric_dtype(v)}
+        table = pd.DataFrame({"device": UNNAMED, **dict(rows), **texts})
+        return table.assign(kernel=UNNAMED, status=Status.OK.value)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

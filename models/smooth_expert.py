@@ -1,7 +1,7 @@
 """The smooth expert: a Gaussian process on the features.
 
-It is the second expert where few rows have measured neighbors. Hyperparameters are fitted once;
-each hold-out only conditions the process on its rows.
+It is an expert where few rows have measured neighbors, and on what a learned law leaves.
+Hyperparameters are fitted once; each hold-out only conditions the process on its rows.
 """
 
 from collections.abc import Callable, Sequence

@@ -4,7 +4,7 @@ Weights are learned from the experts' errors in held-out rows.
 
 - With few problems, and for rows of new devices, they are fixed and convex (Breiman, "Stacked
   Regressions", Machine Learning 24, 1996): features would only name the few problems or devices
-  that were held out. Rows beyond all measured problems have fixed weights of their own.
+  that were held out. Rows beyond all measured problems have separate fixed weights.
 - Other rows get weights of their own: inverse powers of the errors that small models predict. These
   learn the root of the error's size: with its logarithm, an expert that is mostly exact and
   sometimes far off would seem the best.
@@ -25,7 +25,7 @@ from foretune.support.files import read_json
 MIN_ERROR_ROWS = 100
 """Minimum held-out rows to learn errors from."""
 MIN_BEYOND_ROWS = 5
-"""Minimum held-out rows beyond the measured problems for weights of their own."""
+"""Minimum held-out rows beyond the measured problems for separate weights."""
 MAX_ERROR = 2.0
 """Errors above this log (a factor of seven) count as equally bad."""
 POWER = 4.0
@@ -56,14 +56,16 @@ class ConvexStack:
         """Fit to the predictions of held-out rows."""
         errors = predictions.values - true_value[:, None]
         fixed = convex_weights(errors, row_weight)
-        return cls(fixed, beyond=_weights_beyond(errors, predictions.is_beyond, row_weight))
+        return cls(
+            fixed, beyond=_weights_beyond(errors, predictions.is_beyond_frontier, row_weight)
+        )
 
     def combine(self, predictions: ExpertPredictions) -> np.ndarray:
         """Return the weighted mean of each row."""
         combined = self._combine_inside(predictions)
         if self.beyond is None:
             return combined
-        return np.where(predictions.is_beyond, predictions.values @ self.beyond, combined)
+        return np.where(predictions.is_beyond_frontier, predictions.values @ self.beyond, combined)
 
     def _combine_inside(self, predictions: ExpertPredictions) -> np.ndarray:
         """Return the weighted mean of each row, as if none were beyond the measured problems."""
@@ -119,14 +121,14 @@ def fit_stack_by_row(
     """
     errors = predictions.values - true_value[:, None]
     is_new = predictions.is_new_device
-    is_known = ~is_new & ~predictions.is_beyond
-    beyond = _weights_beyond(errors, predictions.is_beyond, np.ones(len(errors)))
+    is_known = ~is_new & ~predictions.is_beyond_frontier
+    beyond = _weights_beyond(errors, predictions.is_beyond_frontier, np.ones(len(errors)))
 
     # Weights for rows of new devices, from the devices that were held out.
     enough_new = is_new.sum() >= MIN_ERROR_ROWS or not is_known.any()
     used = is_new if enough_new else is_known
     if not used.any():
-        used = predictions.is_beyond
+        used = predictions.is_beyond_frontier
     fixed = convex_weights(errors[used], row_weight=np.ones(used.sum()))
     if not is_new.any():
         # Weights of known devices may be wrong on a new one: go halfway to equal weights.
@@ -155,12 +157,12 @@ def load_stack(folder: Path) -> ConvexStack:
 
 
 def _weights_beyond(
-    errors: np.ndarray, is_beyond: np.ndarray, row_weight: np.ndarray
+    errors: np.ndarray, is_beyond_frontier: np.ndarray, row_weight: np.ndarray
 ) -> np.ndarray | None:
     """Return weights fitted to the rows beyond all measured problems; None if there are too few."""
-    if is_beyond.sum() < MIN_BEYOND_ROWS:
+    if is_beyond_frontier.sum() < MIN_BEYOND_ROWS:
         return None
-    return convex_weights(errors[is_beyond], row_weight[is_beyond])
+    return convex_weights(errors[is_beyond_frontier], row_weight[is_beyond_frontier])
 
 
 def convex_weights(errors: np.ndarray, row_weight: np.ndarray) -> np.ndarray:

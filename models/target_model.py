@@ -5,15 +5,24 @@ Rows are held out in every way in which a row can be new. The predictions of the
 weighted mean give the interval (`foretune.models.interval`). How much of this is learned depends on
 the number of problems (`foretune.models.regime`).
 
-Arrays: ``X`` are features (rows, features); ``y`` is the log of the target over its unit (rows);
+Arrays: ``X`` are features (rows, features); ``y`` is the log of the target over its divisor (rows);
 ``neighbors`` are features of each row's nearest measured runs (rows, features), or None.
 
-Two distances, both in octaves (`foretune.models.training_range`). ``octaves_outside``: how far a
-row is outside the range of the training rows. Held-out rows are outside the range of the other
-rows, too; `TargetModel.reach` is how far, for each column, so errors are known up to there.
-``octaves_beyond``: how far a row is outside even if every range is wider by that reach. With a
-learned law, a problem that is larger than all that were measured together is outside, too
-(`foretune.models.frontier`), and experts have other weights there.
+What the target is divided by (`foretune.models.targets`):
+
+- Its *scale*: a millisecond or a watt; for power, the limit of the row's board if it is known.
+- Its *unit*, relative to the scale: the calibrated roofline, 1 if there is none.
+- The *divisor* is their product, so models learn what scale and roofline do not explain.
+
+Three distances, all in octaves:
+
+- ``octaves_outside``: how far a row is outside the range of the training rows
+  (`foretune.models.training_range`). Held-out rows are outside the range of the other rows, too;
+  `TargetModel.reach` is how far, for each column, so errors are known up to there.
+- ``octaves_beyond_reach``: how far a row is outside even if every range is wider by that reach.
+- ``octaves_beyond_frontier``: how much larger a problem is than all that were measured
+  (`foretune.models.frontier`), though each of its sizes may be in its range. It is known with a
+  learned law only, and counts in both other distances.
 """
 
 import json
@@ -29,7 +38,7 @@ from foretune.features.featureset import FeatureSet
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.distinct_problems import distinct_problems
 from foretune.models.expert_predictions import (
-    BEYOND,
+    BEYOND_FRONTIER,
     NEW_DEVICE,
     ExpertPredictions,
     HeldOutPredictions,
@@ -58,10 +67,13 @@ MAX_HOLDOUT_TRAINING_ROWS = 20_000
 MAX_SCORED_ROWS = 5_000
 """Maximum number of rows of a hold-out that are predicted."""
 MIN_SMOOTH_ROWS = 40
+"""Minimum rows for a smooth expert: fewer do not tell its hyperparameters."""
 MAX_SMOOTH_ROWS = 3000
-"""Sizes of tables with a smooth expert."""
-MIN_OCTAVES_BEYOND = 0.25
-"""Rows that are this far beyond the frontier have weights and widths of their own."""
+"""Maximum rows for a smooth expert: it is slow, and sees 1000 rows at most. Both numbers are of
+docs/decisions/few-runs-smooth-expert.md."""
+MIN_OCTAVES_BEYOND_FRONTIER = 0.25
+"""Rows that are farther beyond the frontier have weights and widths of their own. Nearer ones are
+a fifth larger at most, and count as rows inside."""
 CARD_FILE = "target.json"
 NEIGHBORS_FILE = "neighbors.npz"
 INTERVAL_FILE_STEM = "spread"
@@ -87,16 +99,16 @@ class TargetModel:
     """The model of one target, ``time_ms`` or ``power_w``.
 
     Attributes:
-        scale: the unit of the target.
+        scale: scale and unit of the target.
         experts: the fitted models.
         stack: their weights.
         interval: half-widths of the interval.
         neighbor_index: finds neighbors; None if they are not used.
         neighbor_positions: where the measured runs are in that index.
-        neighbor_values: their target over its unit, a log.
+        neighbor_values: their target over its divisor, a log.
         devices: names of the training devices.
         reach: column -> how far outside the range of the others held-out rows were, in octaves.
-        law: the law that was learned, if nothing is known of the kernel's work.
+        law: the law of a time that was learned, if nothing is known of the kernel's work.
         frontier: of the training rows, with a law.
         frontier_reach: how far beyond the frontier of the others held-out rows were, in octaves.
     """
@@ -129,8 +141,9 @@ class TargetModel:
     ) -> Self:
         """Fit to ``rows``, which all have the target, with features ``X``.
 
-        The interval covers any of the ``repeats``, the other measurements of the same rows. ``law``
-        is what was learned from the rows; without one, it is learned here if there is no roofline.
+        The interval covers any of the ``repeats``, the other measurements of the same rows. Only
+        times have a ``law``, because it adds up times. Without one that was learned from the rows
+        before, it is learned here if there is no roofline.
         """
         rng = np.random.default_rng(self.seed)
         self.devices = sorted(rows["device"].astype(str).unique())
@@ -139,7 +152,7 @@ class TargetModel:
         problems = distinct_problems(rows)
         regime = choose_regime(rows, problems, self.seed)
 
-        # 2. The unit of the target is calibrated on all rows.
+        # 2. What the target is divided by is calibrated on all rows.
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.scale = regime.fit_scale(self.target, features, rows, log_target, problems)
         self.law = law
@@ -152,22 +165,26 @@ class TargetModel:
         sampled_rows = _sample(np.arange(len(rows)), MAX_ROWS, rng)
         table = full_table.subset(sampled_rows)
 
-        # 4. The first expert is always a tree model. The second corrects the interpolation between
-        # measured neighbors where most rows have some. Elsewhere it is a smooth model, which is too
-        # slow for large tables. With a learned law alone, it models what the law leaves.
-        smooth_expert = None
-        if regime.uses_neighbors(table):
+        # 4. Which experts are there, besides trees? See `_is_smooth_on_law`.
+        with_neighbors = regime.uses_neighbors(table)
+        self.neighbor_index = None
+        if with_neighbors:
             self.neighbor_index = full_table.neighbor_index
             self.neighbor_positions = full_table.positions
             self.neighbor_values = full_table.y
-        elif _suits_a_process(table) and (self.law is None or table.has_unit):
-            smooth_expert = SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
-        smooth_on_law = self._smooth_on_law(table, rng)
+        smooth_expert = None
+        smooth_on_law = None
+        if MIN_SMOOTH_ROWS <= len(table) <= MAX_SMOOTH_ROWS:
+            if _is_smooth_on_law(table, with_neighbors=with_neighbors):
+                smooth_on_law = _smooth_expert(table, _log_over_law(table), rng)
+            elif not with_neighbors:
+                smooth_expert = _smooth_expert(table, table.y, rng)
 
         # 5. Hold rows out, and predict them by experts that learned from the other rows. The unit,
-        # the axes of neighbors and the smooth expert's hyperparameters are not fitted again: they
-        # have seen the held-out rows, too.
-        with_neighbors = self.neighbor_index is not None
+        # the axes of neighbors and the smooth expert's hyperparameters are not fitted again, though
+        # they have seen the held-out rows: they are few numbers, which a hold-out among many
+        # problems hardly changes. With few problems, the interval allows for that
+        # (`foretune.models.t_width`).
         holdouts = regime.holdouts(table, with_neighbors=with_neighbors, rng=rng)
         if self.law is not None:
             log_law = self.law.laws.log_value(table.law_inputs)
@@ -216,11 +233,13 @@ class TargetModel:
 
         # 10. The interval is fitted to the errors, and to how far outside the other rows they were.
         octaves_outside, self.reach = _distances_from_others(table, holdouts, held_out)
+        self.frontier = None
+        self.frontier_reach = 0.0
         if self.law is not None:
             self.frontier = Frontier.fit(table.octaves_of_sizes)
-            octaves_outside = np.maximum(octaves_outside, held_out.octaves_beyond)
-            self.frontier_reach = float(held_out.octaves_beyond.max())
-        log_target_there = true_value + table.log_unit[held_out.rows]
+            self.frontier_reach = float(held_out.octaves_beyond_frontier.max())
+            octaves_outside = np.maximum(octaves_outside, held_out.octaves_beyond_frontier)
+        log_target_there = true_value + table.log_divisor[held_out.rows]
         self.interval = regime.fit_interval(
             held_out, errors, octaves_outside, scored_problems, log_target_there
         )
@@ -233,33 +252,41 @@ class TargetModel:
         X: np.ndarray,
         *,
         octaves_outside: np.ndarray,
-        octaves_beyond: np.ndarray,
+        octaves_beyond_reach: np.ndarray,
     ) -> TargetPrediction:
         """Return the log of the target, its interval's half-width and the expert differences.
 
         ``X`` are the features of the rows, ``octaves_outside`` their distance from the training
-        range, and ``octaves_beyond`` the distance from that range widened by `reach`.
+        range, and ``octaves_beyond_reach`` the distance from that range widened by `reach`.
         """
-        # What each expert predicts, over the unit.
+        # Problems beyond the frontier are outside, and beyond the reach of held-out rows.
         rows = Rows.from_table(rows)
-        neighbors = self._neighbor_features(rows)
         law_inputs = None
-        beyond = None
+        octaves_beyond_frontier = None
         if self.law is not None and self.frontier is not None:
             law_inputs = self.law.work.inputs(rows)
-            beyond = self.frontier.octaves_beyond(self.law.work.octaves_of_sizes(rows))
-            octaves_outside = np.maximum(octaves_outside, beyond)
-            octaves_beyond = np.maximum(octaves_beyond, beyond - self.frontier_reach)
-        log_unit = self.scale.log_unit(features, rows) + self.scale.log_scale(rows)
-        expert_values = self.experts.predict(X, neighbors, law_inputs, log_unit)
-        row_kind = self._row_kind(neighbors, self._is_new_device(rows), beyond)
-        predictions = ExpertPredictions.from_experts(expert_values, X, neighbors, row_kind, beyond)
+            octaves_of_sizes = self.law.work.octaves_of_sizes(rows)
+            octaves_beyond_frontier = self.frontier.octaves_beyond(octaves_of_sizes)
+            octaves_outside = np.maximum(octaves_outside, octaves_beyond_frontier)
+            octaves_beyond_reach = np.maximum(
+                octaves_beyond_reach, octaves_beyond_frontier - self.frontier_reach
+            )
 
-        # Their weighted mean, times the unit.
+        # What each expert predicts, over the divisor.
+        neighbors = self._neighbor_features(rows)
+        log_divisor = self.scale.log_divisor(features, rows)
+        expert_values = self.experts.predict(X, neighbors, law_inputs, log_divisor)
+        row_kind = self._row_kind(neighbors, self._is_new_device(rows), octaves_beyond_frontier)
+        predictions = ExpertPredictions.from_experts(
+            expert_values, X, neighbors, row_kind, octaves_beyond_frontier
+        )
+
+        # Their weighted mean, times the divisor.
         combined = self.stack.combine(predictions)
+        half_width = self.interval.half_width(predictions, octaves_outside, octaves_beyond_reach)
         return TargetPrediction(
-            log_value=combined + log_unit,
-            half_width=self.interval.half_width(predictions, octaves_outside, octaves_beyond),
+            log_value=combined + log_divisor,
+            half_width=half_width,
             expert_differences=expert_values - combined[:, None],
         )
 
@@ -271,7 +298,7 @@ class TargetModel:
         log_target: np.ndarray,
         problems: np.ndarray,
     ) -> TargetTable:
-        """Return the rows over the fitted unit, with an index of their neighbors."""
+        """Return the rows over the fitted divisor, with an index of their neighbors."""
         log_scale = self.scale.log_scale(rows)
         log_unit = self.scale.log_unit(features, rows)
         y = log_target - log_scale - log_unit
@@ -289,8 +316,8 @@ class TargetModel:
             columns=features.columns_ or (),
             X=X,
             y=y,
-            log_unit=log_scale + log_unit,
-            has_unit=self.scale.roofline is not None,
+            log_divisor=log_scale + log_unit,
+            has_roofline=self.scale.roofline is not None,
             rows=rows,
             problems=problems,
             neighbor_index=neighbor_index,
@@ -300,14 +327,6 @@ class TargetModel:
             law_inputs=law_inputs,
             octaves_of_sizes=octaves_of_sizes,
         )
-
-    def _smooth_on_law(self, table: TargetTable, rng: np.random.Generator) -> SmoothExpert | None:
-        """Return the process of what the law leaves, with its hyperparameters; None without one."""
-        is_on_unit = table.has_unit and self.neighbor_index is None
-        if self.law is None or is_on_unit or not _suits_a_process(table):
-            return None
-        rest = table.y + table.log_unit - self.law.laws.log_value(table.law_inputs)
-        return SmoothExpert.fit_hyperparameters(table.columns, table.X, rest, rng)
 
     def _predict_held_out(
         self,
@@ -321,13 +340,14 @@ class TargetModel:
     ) -> HeldOutPredictions:
         """Return what experts predict for held-out rows after learning from the others.
 
-        Of many rows, a sample is learned from and predicted. ``smooth`` and ``smooth_on_law`` have
-        the smooth experts' hyperparameters.
+        ``is_held_out`` is a mask of the table's rows. Of many rows, a sample is learned from and
+        predicted. ``smooth`` and ``smooth_on_law`` have the smooth experts' hyperparameters.
         """
         # Neighbors are all the other rows, also those that are not learned from.
         other_rows = np.flatnonzero(~is_held_out)
         neighbor_rows = None if self.neighbor_index is None else other_rows
 
+        # Quick regressors: there are many hold-outs, and only the size of errors matters.
         training_rows = _sample(other_rows, MAX_HOLDOUT_TRAINING_ROWS, rng)
         scored_rows = _sample(np.flatnonzero(is_held_out), MAX_SCORED_ROWS, rng)
         experts = Experts.fit(
@@ -345,24 +365,29 @@ class TargetModel:
         if neighbor_rows is not None:
             neighbors = table.neighbor_features(neighbor_rows, scored_rows)
         expert_values = experts.predict(
-            X, neighbors, table.law_inputs[scored_rows], table.log_unit[scored_rows]
+            X, neighbors, table.law_inputs[scored_rows], table.log_divisor[scored_rows]
         )
 
         # How far are the problems beyond all others together?
-        beyond = None
+        octaves_beyond_frontier = None
         if table.law is not None:
             frontier = Frontier.fit(table.octaves_of_sizes[other_rows])
-            beyond = frontier.octaves_beyond(table.octaves_of_sizes[scored_rows])
+            octaves_beyond_frontier = frontier.octaves_beyond(table.octaves_of_sizes[scored_rows])
 
         # A device is new if all its rows are held out.
         device = pd.factorize(table.rows["device"])[0]
         is_new_device = ~np.isin(device[scored_rows], device[other_rows])
-        row_kind = self._row_kind(neighbors, is_new_device, beyond)
+        row_kind = self._row_kind(neighbors, is_new_device, octaves_beyond_frontier)
+        predictions = ExpertPredictions.from_experts(
+            expert_values, X, neighbors, row_kind, octaves_beyond_frontier
+        )
+        if octaves_beyond_frontier is None:
+            octaves_beyond_frontier = np.zeros(len(scored_rows))
         return HeldOutPredictions(
-            ExpertPredictions.from_experts(expert_values, X, neighbors, row_kind, beyond),
+            predictions,
             rows=scored_rows,
             holdout_numbers=np.full(len(scored_rows), holdout_number),
-            octaves_beyond=np.zeros(len(scored_rows)) if beyond is None else beyond,
+            octaves_beyond_frontier=octaves_beyond_frontier,
         )
 
     def _combine_cross_fitted(
@@ -393,16 +418,18 @@ class TargetModel:
         is_new_device: np.ndarray,
         octaves_beyond_frontier: np.ndarray | None,
     ) -> np.ndarray:
-        """Return the kind of each row.
+        """Return the kind of each row, a number (rows).
 
-        It is `NEW_DEVICE`, `BEYOND` the frontier, or its axes with neighbors on both sides.
+        It is `NEW_DEVICE`; else `BEYOND_FRONTIER`; else the number of axes with neighbors on both
+        sides, 0 without neighbors.
         """
-        axes: np.ndarray | int = 0
+        row_kind = np.zeros(len(is_new_device), dtype=int)
         if neighbors is not None and self.neighbor_index is not None:
-            axes = self.neighbor_index.two_sided_axes(neighbors)
+            row_kind = self.neighbor_index.two_sided_axes(neighbors)
         if octaves_beyond_frontier is not None:
-            axes = np.where(octaves_beyond_frontier > MIN_OCTAVES_BEYOND, BEYOND, axes)
-        return np.where(is_new_device, NEW_DEVICE, axes)
+            is_beyond = octaves_beyond_frontier > MIN_OCTAVES_BEYOND_FRONTIER
+            row_kind = np.where(is_beyond, BEYOND_FRONTIER, row_kind)
+        return np.where(is_new_device, NEW_DEVICE, row_kind)
 
     def _is_new_device(self, rows: Rows) -> np.ndarray:
         if "device" not in rows:
@@ -469,7 +496,7 @@ class TargetModel:
             folder,
             type(make_regressor()),
             card["experts"],
-            has_unit=model.scale.roofline is not None,
+            has_roofline=model.scale.roofline is not None,
             law=model.law,
         )
         model.stack = load_stack(folder)
@@ -489,8 +516,34 @@ class TargetModel:
         return model
 
 
-def _suits_a_process(table: TargetTable) -> bool:
-    return MIN_SMOOTH_ROWS <= len(table) <= MAX_SMOOTH_ROWS
+def _is_smooth_on_law(table: TargetTable, *, with_neighbors: bool) -> bool:
+    """Return whether the smooth expert models what a learned law leaves.
+
+    There is one smooth expert at most. It models what the best description of the kernel leaves:
+
+                               neighbors used       no neighbors
+        no law                 no smooth expert     the target over its divisor
+        law and roofline       over the law         the target over its divisor
+        law, no roofline       over the law         over the law
+
+    Without a law, neighbors take its place: a tree model corrects the interpolation between them.
+    """
+    if table.law is None:
+        return False
+    return with_neighbors or not table.has_roofline
+
+
+def _log_over_law(table: TargetTable) -> np.ndarray:
+    """Return the log of the target over its learned law (rows)."""
+    assert table.law is not None
+    return table.y + table.log_divisor - table.law.laws.log_value(table.law_inputs)
+
+
+def _smooth_expert(
+    table: TargetTable, values: np.ndarray, rng: np.random.Generator
+) -> SmoothExpert:
+    """Return a smooth expert on ``values`` (rows) with fitted hyperparameters."""
+    return SmoothExpert.fit_hyperparameters(table.columns, table.X, values, rng)
 
 
 def _distances_from_others(

@@ -18,11 +18,11 @@ class TargetTable:
     Attributes:
         columns: names of the features.
         X: features (rows, columns).
-        y: log of the target over its unit.
-        log_unit: log of the unit.
-        has_unit: whether the unit is a roofline; else it is 1.
+        y: log of the target over its divisor (rows).
+        log_divisor: log of the divisor, scale times unit, see `foretune.models.targets` (rows).
+        has_roofline: whether the unit is a calibrated roofline; else it is 1.
         rows: the run table.
-        problems: number of each row's problem; nearly equal problems share one.
+        problems: number of each row's problem (rows); nearly equal problems share one.
         neighbor_index: finds neighbors by position.
         positions: of the rows in ``neighbor_index``.
         holdout_axes: sets of axes whose combinations of values are held out together.
@@ -34,8 +34,8 @@ class TargetTable:
     columns: Sequence[str]
     X: np.ndarray
     y: np.ndarray
-    log_unit: np.ndarray
-    has_unit: bool
+    log_divisor: np.ndarray
+    has_roofline: bool
     rows: pd.DataFrame
     problems: np.ndarray
     neighbor_index: NeighborIndex
@@ -54,7 +54,7 @@ class TargetTable:
             self,
             X=self.X[numbers],
             y=self.y[numbers],
-            log_unit=self.log_unit[numbers],
+            log_divisor=self.log_divisor[numbers],
             rows=self.rows.iloc[numbers].reset_index(drop=True),
             problems=self.problems[numbers],
             positions=self.positions[numbers],

@@ -36,9 +36,12 @@ MIN_ROWS = 5
 
 @dataclass
 class TargetScale:
-    """The scale of a target, and a law of the roofline's parts on that scale.
+    """What a target is divided by: its scale, times its unit relative to that scale.
 
-    ``roofline`` is None for the plain scale; text ``columns`` of the configuration have separate
+    The scale is a millisecond, a watt or the limit of a board. The unit is the ``roofline``, whose
+    parts are calibrated on that scale; without one it is 1.
+
+    ``roofline`` is None if there is none; text ``columns`` of the configuration have separate
     calibrations. ``typical`` is the log of each part's time for rows with unknown rooflines; None
     if all were known in training. ``limit_w`` is the default board limit in W; None if the scale is
     one millisecond. ``shares`` are minimum and maximum share of the board's limit, and
@@ -118,6 +121,10 @@ class TargetScale:
         low, high = (limits + np.log(share) for share in self.shares)
         return np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf)
 
+    def log_divisor(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
+        """Return the log of what every row's target is divided by: unit times scale (rows)."""
+        return self.log_unit(features, runs) + self.log_scale(runs)
+
     def log_unit(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the log of every row's unit, relative to its scale.
 
@@ -176,7 +183,7 @@ def _limits_w(rows: Rows, unknown: float) -> np.ndarray:
 
 
 def measured_rows(target: Target, runs: pd.DataFrame, renumber: bool = True) -> pd.DataFrame:
-    """Return the successful rows with ``target``."""
+    """Return the successful rows with ``target``; none if there is no such column."""
     if target not in runs:
         return runs.iloc[:0]
     rows = runs[(runs["status"] == "ok") & runs[target].notna()]
@@ -184,7 +191,7 @@ def measured_rows(target: Target, runs: pd.DataFrame, renumber: bool = True) -> 
 
 
 def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the successful rows with ``target``.
+    """Return the successful rows with ``target``, see `measured_rows`.
 
     Raises PredictorError if there are fewer than five.
     """
@@ -204,8 +211,8 @@ def present_targets(runs: pd.DataFrame) -> list[Target]:
     return [target for target in TARGETS if len(measured_rows(target, runs)) >= MIN_ROWS]
 
 
-def training_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with ``target``, and failed rows of the same devices."""
+def attempted_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with ``target``, and the failed rows of their devices."""
     has_target = runs[target].notna() if target in runs else pd.Series(False, runs.index)
     failed = (runs["status"] != "ok") & runs["device"].isin(runs.loc[has_target, "device"].unique())
     return runs[has_target | failed]

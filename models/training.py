@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.plain_tables import plain_runs
+from foretune.datasets.schema import PLAIN_GROUPS
 from foretune.family import Family
 from foretune.models.predictor import WEAKNESS, Predictor
 from foretune.models.splits import Split
@@ -32,17 +33,20 @@ class Training(Result):
 
     @property
     def headline(self) -> str:
-        """Error on held-out problems, else on held-out rows."""
-        errors = [
-            (split, target, metrics["median_ape"])
+        """Error of the first target on held-out groups, by default problems; else on other rows.
+
+        Without scores, why there are none.
+        """
+        errors = {
+            (split, target): metrics["median_ape"]
             for target, metrics_of_split in self.metrics().items()
             for split, metrics in metrics_of_split.items()
-        ]
+        }
         if not errors:
             return str(self.validation)
-        problems_first = sorted(errors, key=lambda entry: entry[0] != "grouped")
-        split, target, error = problems_first[0]
-        return f"{target}: median error {error:.1%} ({split})"
+        grouped = [key for key in errors if key[0] == "grouped"]
+        split, target = next(iter(grouped or errors))
+        return f"{target}: median error {errors[split, target]:.1%} ({split})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores, see `scores`."""
@@ -60,11 +64,11 @@ class Training(Result):
 
     @property
     def scores(self) -> dict[str, Scores]:
-        """Target -> split -> model or baseline -> metric."""
+        """Target -> split -> model or baseline -> metric -> value."""
         return self.validation.scores
 
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Return target -> split -> metric of the predictor's model."""
+        """Return target -> split -> metric -> value: the `scores` without baselines."""
         return {
             target: {split: models[self.predictor.model] for split, models in splits.items()}
             for target, splits in self.scores.items()
@@ -93,19 +97,19 @@ def train_predictor(
         group: what the grouped split holds out together (see
             `foretune.models.splits.group_columns`).
         seed: random seed.
-        kernel: cost model and derived features.
+        kernel: the `Family` of the kernel, which says what work its sizes are; see `Predictor`.
         splits: validation splits; None: see `cross_validate`.
         extra_columns: column groups to learn from too.
         parameters: model parameters.
         validate: ``quick`` holds out one fold, for one more fit; ``full`` every fold of every
             split; ``none`` nothing.
         sizes: the problem columns of a table that is not a run table; the others are the
-            configuration. If empty, all columns are the problem.
+            configuration. If empty, all columns are the problem. A run table names its columns
+            ``problem.…`` and ``config.…``.
 
     Raises RunTableError, PredictorError (see `Predictor.fit`); UnknownName if no such level exists.
     """
-    is_run_table = bool({"kernel", "device", "status"} & set(runs.columns))
-    if sizes or not is_run_table:
+    if sizes or not _is_run_table(runs):
         runs = plain_runs(runs, sizes)
     predictor = Predictor(
         model=model,
@@ -120,3 +124,12 @@ def train_predictor(
     if validation.weakness:
         predictor.training_[WEAKNESS] = validation.weakness
     return Training(predictor, validation)
+
+
+def _is_run_table(table: pd.DataFrame) -> bool:
+    """Return whether a table names its columns, and says what was measured, as run tables do.
+
+    Any table may have a column ``kernel``, ``device`` or ``status``.
+    """
+    has_groups = any(str(column).startswith(PLAIN_GROUPS) for column in table.columns)
+    return has_groups and not set(table.columns).isdisjoint(("kernel", "device", "status"))

@@ -83,9 +83,16 @@ class AnySignSearcher(AskTell[Configuration]):
         new = {self.space.index(m.config): self._objective.value_of(m) for m in measurements}
         self.values.update(new)
         finite = [value for value in self.values.values() if math.isfinite(value)]
-        if self._scale is None and all(value > 0 for value in finite):
+
+        # Without a scale yet: positive values need none, the first other one starts it.
+        is_positive = all(value > 0 for value in finite)
+        if self._scale is None and is_positive:
             self.searcher.tell_values(new)
-        elif self._scale is None or len(finite) >= 2 * self._fitted_count:
+            return
+
+        # With a scale: fit it again whenever the number of values has doubled.
+        has_doubled = len(finite) >= 2 * self._fitted_count
+        if self._scale is None or has_doubled:
             self._start_again(finite)
         else:
             self._tell_positive(new, self._scale)

@@ -79,94 +79,131 @@ def search(
 
     Raises UsageError if more measurements were sent than configurations were started.
     """
-    state = _State(searcher, stopping, parallel, clock, [*first])
-    state.count = not (until_one_runs and stopping.measurements)
     if known:
         searcher.tell(known)
-    state.begun = clock()
+    state = _State(searcher, stopping, parallel, clock, first=first, until_one_runs=until_one_runs)
     while True:
         start = state.start_next()
-        left = state.left
-        if state.reason is not None and not state.pending:
-            return SearchResult(state.measured, state.reason, searcher.expected_regret())
-        expected = tuple(likely(left)) if start and left else ()
-        state.report((yield Batch(start, expected, state.pending)))
+        n_left = state.n_left
+        if state.reason is not None and not state.n_pending:
+            return SearchResult(state.n_measured, state.reason, searcher.expected_regret())
+        expected = tuple(likely(n_left)) if start and n_left else ()
+        state.report((yield Batch(start, expected, state.n_pending)))
 
 
-@dataclass
 class _State(Generic[C]):
-    """The state of one search; `count` is whether the budget of measurements applies yet."""
+    """The state of one search: what was started and measured, and whether it is over.
 
-    searcher: AskTell[C]
-    stopping: Stopping
-    parallel: int | Callable[[], int]
-    clock: Callable[[], float]
-    queue: list[C]
-    count: bool = True
-    begun: float = 0.0
-    started: int = 0
-    measured: int = 0
-    reason: StopReason | None = None
+    The search begins, and its seconds count, when the state is made.
 
-    def __post_init__(self) -> None:
-        self.queued = frozenset(self.queue)
+    Attributes:
+        reason: why the search is over; None while it goes on.
+        n_started: number of configurations that were started.
+        n_measured: number of those that were reported.
+    """
+
+    def __init__(
+        self,
+        searcher: AskTell[C],
+        stopping: Stopping,
+        parallel: int | Callable[[], int],
+        clock: Callable[[], float],
+        *,
+        first: Sequence[C],
+        until_one_runs: bool,
+    ) -> None:
+        self.reason: StopReason | None = None
+        self.n_started = 0
+        self.n_measured = 0
+        self._searcher = searcher
+        self._stopping = stopping
+        self._parallel = parallel
+        self._clock = clock
+        self._start_s = clock()
+        self._queue = [*first]
+        self._first = frozenset(first)
+
+        # While all measurements have failed, they may exceed the budget, unless it is none at all.
+        may_exceed = until_one_runs and stopping.measurements != 0
+        self._budget_applies = not may_exceed
 
     @property
-    def pending(self) -> int:
-        return self.started - self.measured
+    def n_pending(self) -> int:
+        """Number of configurations that were started and not yet reported."""
+        return self.n_started - self.n_measured
 
     @property
-    def left(self) -> int:
+    def n_left(self) -> int:
         """How many more configurations may be started."""
         if self.reason is not None:
             return 0
-        if not self.count or self.stopping.measurements is None:
+        if not self._budget_applies or self._stopping.measurements is None:
             return sys.maxsize
-        return self.stopping.measurements - self.started
+        return self._stopping.measurements - self.n_started
 
     def start_next(self) -> tuple[C, ...]:
         """Return the configurations to start now; set `reason` when the search is over."""
-        limit = self.parallel() if callable(self.parallel) else self.parallel
-        room = max(0, min(limit - self.pending, self.left))
-        if self.reason is None and (room or not self.pending):
-            measured = self.measured if self.count else 0
-            self.reason = self.stopping.reason(self.searcher, measured, self.clock() - self.begun)
-        if self.reason is not None or not room:
+        limit = self._parallel() if callable(self._parallel) else self._parallel
+        n_room = max(0, min(limit - self.n_pending, self.n_left))
+
+        # Without room, wait for pending measurements: estimating the regret takes time, and they
+        # will change it. If none is pending, there is no room because the budget is spent.
+        if self.reason is None and (n_room or not self.n_pending):
+            self.reason = self._reason_to_stop()
+        if self.reason is not None or not n_room:
             return ()
-        start = self._propose(room)
+
+        start = self._propose(n_room)
         if not start:
             self.reason = "exhausted"
-        self.started += len(start)
+        self.n_started += len(start)
         return tuple(start)
 
+    def _reason_to_stop(self) -> StopReason | None:
+        n_counted = self.n_measured if self._budget_applies else 0
+        elapsed_s = self._clock() - self._start_s
+        return self._stopping.reason(self._searcher, n_counted, elapsed_s)
+
     def _propose(self, n: int) -> list[C]:
-        start, self.queue = self.queue[:n], self.queue[n:]
-        while len(start) < n and (asked := self.searcher.ask(n - len(start))):
-            start += [item for item in asked if item not in self.queued]
+        """Return up to ``n`` configurations: those to be measured first, then proposals."""
+        start = self._queue[:n]
+        self._queue = self._queue[n:]
+        while len(start) < n:
+            proposals = self._searcher.ask(n - len(start))
+            if not proposals:
+                break
+            # Until the first ones are measured, the searcher does not know that they were started.
+            start += [config for config in proposals if config not in self._first]
         return start
 
     def report(self, measurements: Sequence[Measurement]) -> None:
-        if len(measurements) > self.pending:
+        """Pass measurements to the searcher; UsageError if there are more than pending ones."""
+        if len(measurements) > self.n_pending:
             raise UsageError(
-                f"{len(measurements)} measurements were sent for {self.pending} configurations: "
+                f"{len(measurements)} measurements were sent for {self.n_pending} configurations: "
                 "report each started configuration once"
             )
         if measurements:
-            self.searcher.tell(measurements)
-        self.measured += len(measurements)
-        self.count = self.count or any(m.ok for m in measurements)
+            self._searcher.tell(measurements)
+        self.n_measured += len(measurements)
+        if any(measurement.ok for measurement in measurements):
+            self._budget_applies = True
 
 
 def run(
     loop: SearchLoop[C], measure: Callable[[tuple[C, ...]], Iterable[Measurement]]
 ) -> SearchResult:
-    """Drive a search batch by batch: ``measure`` returns one measurement per configuration."""
+    """Drive a search batch by batch: ``measure`` returns one measurement per configuration.
+
+    Raises UsageError if it returns too few.
+    """
     try:
         batch = next(loop)
         while batch.start:
             batch = loop.send(list(measure(batch.start)))
     except StopIteration as end:
         return end.value
+    # Every batch is measured at once, so the loop waits only for measurements that are missing.
     raise UsageError(f"{batch.pending} configurations have no measurement: return one for each")
 
 

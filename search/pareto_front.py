@@ -73,7 +73,7 @@ def _slice_volumes(points: Floats, corner: Floats) -> Floats:
     """Return the volumes of the first, the first two, …, of all ``points``, of three objectives.
 
     The first two objectives span a grid. Each point raises the dominated height along the third one
-    over all cells at or beyond its own, as far as they are lower.
+    over all cells at or beyond its own, if they are lower.
     """
     x, column_of_point = np.unique(points[:, 0], return_inverse=True)
     y, row_of_point = np.unique(points[:, 1], return_inverse=True)

@@ -9,9 +9,12 @@ Words of this page:
 
 - A loss is the log of an objective, infinite for a failure.
 - The pool has the candidates that are compared: all configurations, or a part of a large space.
-- "Without a prior" includes a prior that expects the same of all configurations. It only gives
-  their probabilities to run.
+- An informative prior expects more of some configurations than of others. A flat one gives only
+  probabilities to run; otherwise the search goes on as without a prior.
 - Conditioning gives a process its measurements; refitting also fits its hyperparameters.
+- Configurations are *proposed* when `ask` returns them, and *observed* when they are measured. The
+  posterior has *read* those that were observed at its last update. It is *conditioned on* these,
+  but on a part only of very many (`subsample_measurements`). Each set contains the next one.
 - A `LossPosterior` has the losses to expect of the pool, and takes further measurements. A
   `SearchPosterior` adds what a choice needs: measured objectives and probabilities to run.
 """
@@ -21,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from foretune.models.gaussian_process import Posterior
 from foretune.search.blas_threads import one_blas_thread
 from foretune.search.design import farthest
 from foretune.search.encoding import ConfigurationEncoder
@@ -72,30 +76,29 @@ class SurrogateSearcher(Searcher):
         self._encoder = ConfigurationEncoder(
             self.space, self.problem, self.device, self._experience.measurements
         )
-        self._read_prior()
+        self._prepare_prior()
 
         self._loss_posterior: LossPosterior | None = None
-        self._used_indices: list[int] = []
-        """The measured configurations that the posterior is conditioned on, in its order."""
-        self._read_indices: set[int] = set()
-        """The measured configurations so far: the used ones, and those left out if there are too
-        many (`subsample_measurements`)."""
+        self._conditioned_on: list[int] = []
+        """The configurations that the posterior is conditioned on, in its order."""
+        self._read: set[int] = set()
+        """The configurations that were observed at the last update of the posterior."""
         self._count_at_conditioning = 0
-        """Number of measurements when the process was last conditioned anew."""
+        """Number of observed configurations when the posterior was last conditioned anew."""
         self._refresh_pool()
 
-    def _read_prior(self) -> None:
-        self._prior_mean: np.ndarray | None = None
-        """The log means of the prior around zero; None if there is no prior or all are equal."""
+    def _prepare_prior(self) -> None:
+        self._prior_mean_of_space: np.ndarray | None = None
+        """Log means of an informative prior around zero, by configuration number; else None."""
         self._prior_scale: PriorScale | None = None
         """The standard deviation of these means (the unit), and the error to expect of them."""
-        self._usable_p_valid: np.ndarray | None = None
-        """Bounded probabilities to run of the whole space; None if there is no prior."""
+        self._p_valid_of_space: np.ndarray | None = None
+        """Bounded probabilities to run, by configuration number; None if there is no prior."""
         if self.prior is None:
             return
-        self._usable_p_valid = np.maximum(self.prior.p_valid, MIN_P_VALID)
+        self._p_valid_of_space = np.maximum(self.prior.p_valid, MIN_P_VALID)
         if np.ptp(self.prior.log_mean):
-            self._prior_mean = self.prior.log_mean - self.prior.log_mean.mean()
+            self._prior_mean_of_space = self.prior.log_mean - self.prior.log_mean.mean()
             self._prior_scale = PriorScale.of_prior(self.prior.log_mean, self.prior.log_spread)
 
     # Ask: propose configurations.
@@ -104,7 +107,7 @@ class SurrogateSearcher(Searcher):
         chosen: list[int] = []
         with one_blas_thread():
             if self._has_evidence():
-                self._update_posterior()
+                self._updated_loss_posterior()
             while len(chosen) < n:
                 free = ~np.isin(self._pool, [*self.proposed, *chosen])
                 if free.any():
@@ -120,20 +123,20 @@ class SurrogateSearcher(Searcher):
 
         # 1. A prior from another device: check it now and then, where nothing was measured.
         if self._prior_is_foreign() and count in PRIOR_CHECKS:
-            likely_to_run = self._p_valid >= min(0.5, self._p_valid[free].max())
+            likely_to_run = self._p_valid_of_pool >= min(0.5, self._p_valid_of_pool[free].max())
             return self._farthest_in_encoding(free & likely_to_run, chosen)
 
         # 2. With evidence: the largest acquisition; without a prior, now and then a neighbor.
         if self._has_evidence():
             is_neighbors_turn = count % NEIGHBOR_PERIOD == NEIGHBOR_PERIOD - 1
-            if is_neighbors_turn and not self._has_prior() and self._success_count():
+            if is_neighbors_turn and not self._has_informative_prior() and self._success_count():
                 return self._neighbor_of_best(free)
             return self._best_candidate(free, chosen)
 
         # 3. A prior, but no evidence (no success, no other problems): the order of the prior.
-        if self._has_prior():
-            log_promise = self._log_promise(self._pool)
-            return int(self._pool[np.argmax(np.where(free, log_promise, -np.inf))])
+        if self._has_informative_prior():
+            scores = self._prior_scores(self._pool)
+            return int(self._pool[np.argmax(np.where(free, scores, -np.inf))])
 
         # 4. Neither a prior nor evidence: the initial design. It starts at the extremes of the
         # space. After a failure, it draws a random configuration, because other extremes are likely
@@ -142,13 +145,13 @@ class SurrogateSearcher(Searcher):
             return int(self.rng.choice(self._pool[free]))
         return self._farthest_in_codes(free, chosen)
 
-    def _has_prior(self) -> bool:
+    def _has_informative_prior(self) -> bool:
         """Return whether a prior expects more of some configurations than of others."""
-        return self._prior_mean is not None
+        return self._prior_mean_of_space is not None
 
     def _prior_is_foreign(self) -> bool:
-        """Return whether there is a prior, and it comes from another device."""
-        return self._has_prior() and self.prior is not None and self.prior.foreign
+        """Return whether an informative prior comes from another device."""
+        return self._has_informative_prior() and self.prior is not None and self.prior.foreign
 
     def _has_evidence(self) -> bool:
         """Return whether the process has something to learn from.
@@ -158,7 +161,7 @@ class SurrogateSearcher(Searcher):
         """
         if len(self._experience):
             return True
-        has_enough = self._has_prior() or len(self.observed) >= INITIAL_DESIGN_SIZE
+        has_enough = self._has_informative_prior() or len(self.observed) >= INITIAL_DESIGN_SIZE
         return has_enough and self._success_count() > 0
 
     def _success_count(self) -> int:
@@ -203,8 +206,8 @@ class SurrogateSearcher(Searcher):
         """Return the candidate of largest acquisition while ``chosen`` are pending."""
         assert self._loss_posterior is not None
         pending = np.array([*(self.proposed - self.observed.keys()), *chosen], dtype=np.int64)
-        with self._loss_posterior.pending(self._points(pending)):
-            log_acquisition = self._make_search_posterior().log_acquisition
+        with self._loss_posterior.pending(self._points(pending)) as with_pending:
+            log_acquisition = self._search_posterior_from(with_pending).log_acquisition
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 
     # What the search expects.
@@ -217,20 +220,19 @@ class SurrogateSearcher(Searcher):
         """
         if not self._is_informed():
             return math.inf
-        self._update_posterior()
-        return self._make_search_posterior().expected_regret
+        return self._updated_search_posterior().expected_regret
 
     def expected_improvement(self) -> float:
         """Return the expected gain on `best` of one more measurement, relative."""
         if not self._is_informed():
             return math.inf
-        self._update_posterior()
+        posterior = self._updated_search_posterior()
         free = ~np.isin(self._pool, list(self.proposed))
-        return self._make_search_posterior().expected_improvement(free)
+        return posterior.expected_improvement(free)
 
     def _is_informed(self) -> bool:
         """Whether there is enough data to estimate the regret."""
-        if not self._has_prior():
+        if not self._has_informative_prior():
             needed = min(INITIAL_DESIGN_SIZE, len(self.space))
         elif self._prior_is_foreign():
             needed = PRIOR_CHECKS[-1] + 1
@@ -241,58 +243,67 @@ class SurrogateSearcher(Searcher):
 
     def search_posterior(self) -> SearchPosterior | None:
         """Return the posterior of all candidates; None without evidence."""
-        if not self._has_evidence():
-            return None
-        with one_blas_thread():
-            self._update_posterior()
-            return self._make_search_posterior()
+        return self._updated_search_posterior() if self._has_evidence() else None
 
-    def _make_search_posterior(self) -> SearchPosterior:
-        """Return the posterior for a choice; `_update_posterior` has to come first."""
-        assert self._loss_posterior is not None
+    def _updated_search_posterior(self) -> SearchPosterior:
+        """Return the posterior of all candidates after all measurements; needs evidence."""
+        with one_blas_thread():
+            loss_posterior = self._updated_loss_posterior()
+            return self._search_posterior_from(loss_posterior.of_candidates)
+
+    def _search_posterior_from(self, losses: Posterior) -> SearchPosterior:
+        """Return what a choice needs, with these ``losses`` to expect of the up-to-date pool."""
         objective = np.full(len(self._pool), math.nan)
         # The pool is sorted. After an update, every measured configuration is in it.
         measured_rows = np.searchsorted(self._pool, [*self.observed])
         objective[measured_rows] = [*self.observed.values()]
         return SearchPosterior(
             indices=self._pool,
-            posterior=self._loss_posterior.of_candidates,
-            p_valid=self._p_valid,
+            posterior=losses,
+            p_valid=self._p_valid_of_pool,
             objective=objective,
         )
 
     # Tell: learn from measurements. They are read when the next proposal or estimate needs them.
 
-    def _update_posterior(self) -> None:
-        """Bring the posterior up to date with all measurements.
+    def _updated_loss_posterior(self) -> LossPosterior:
+        """Return the posterior of the pool's losses after all measurements."""
+        unread = [i for i in self.observed if i not in self._read]
+        self._read.update(unread)
 
-        Proposals and `search_posterior` limit the threads of linear algebra meanwhile; the other
-        estimates do not.
-        """
-        new = [i for i in self.observed if i not in self._read_indices]
-        self._read_indices.update(new)
-
-        # The first time, start from nothing; start again if a measured configuration is not in the
-        # pool, and if there are so many more measurements that the process is to be refitted.
-        in_pool = np.isin(list(self.observed), self._pool).all()
-        has_grown = len(self.observed) >= REFIT_FACTOR * self._count_at_conditioning
-        if self._loss_posterior is None or not in_pool or has_grown:
+        if self._loss_posterior is None or self._must_condition_anew():
             self._loss_posterior = self._condition_anew()
-            return
+            return self._loss_posterior
 
         # Adding measurements is cheaper than conditioning the process anew.
-        if new:
-            self._loss_posterior.add(self._points(np.array(new)))
-            self._used_indices += new
+        if unread:
+            self._loss_posterior.add(self._points(np.array(unread)))
+            self._conditioned_on += unread
 
         # All losses are set, even if no configuration is new: one that was measured again has
         # another loss.
-        self._loss_posterior.set_losses(self._losses_of(self._used_indices))
+        self._loss_posterior.set_losses(self._losses_of(self._conditioned_on))
+        return self._loss_posterior
+
+    def _must_condition_anew(self) -> bool:
+        """Return whether measurements cannot just be added to the posterior.
+
+        That is if one is of a configuration outside the pool, or if there are so many more that the
+        model would refit its hyperparameters, which an existing posterior keeps.
+        """
+        is_in_pool = np.isin(list(self.observed), self._pool)
+        if not is_in_pool.all():
+            return True
+        n_observed = len(self.observed)
+        if n_observed == self._count_at_conditioning:
+            return False
+        return n_observed >= REFIT_FACTOR * self._count_at_conditioning
 
     def _condition_anew(self) -> LossPosterior:
-        """Return the posterior of a new pool, conditioned on all measurements or a part of many.
+        """Return a posterior conditioned on all measurements, or on a part of many.
 
-        The model refits the process if there are enough new measurements.
+        A part of a large space is chosen anew: the pool follows the best configurations. The model
+        refits its hyperparameters if there are enough new measurements.
         """
         self._count_at_conditioning = len(self.observed)
         if len(self._pool) < len(self.space):
@@ -300,12 +311,12 @@ class SurrogateSearcher(Searcher):
 
         measured = np.array(list(self.observed), dtype=np.int64)
         values = np.array(list(self.observed.values()))
-        used = measured[subsample_measurements(values, self.rng)]
-        self._used_indices = used.tolist()
+        conditioned_on = measured[subsample_measurements(values, self.rng)]
+        self._conditioned_on = conditioned_on.tolist()
 
         evidence = Evidence(
-            measured=self._points(used),
-            losses=self._losses_of(self._used_indices),
+            measured=self._points(conditioned_on),
+            losses=self._losses_of(self._conditioned_on),
             failure_rule=FAILURES_ARE_SLOW,
             others=self._other_problems(),
         )
@@ -313,7 +324,7 @@ class SurrogateSearcher(Searcher):
             evidence,
             self._points(self._pool),
             key=self._encoder.names,
-            n_measured=len(self._experience) + len(used),
+            n_measured=len(self._experience) + len(conditioned_on),
             prior_scale=self._prior_scale,
         )
 
@@ -323,38 +334,43 @@ class SurrogateSearcher(Searcher):
 
     def _points(self, indices: np.ndarray) -> Points:
         """Return configurations of the searched problem as points of the process."""
+        prior_mean = None
+        if self._prior_mean_of_space is not None:
+            prior_mean = self._prior_mean_of_space[indices]
         return Points(
             encoded=self._encoder.encode(indices),
-            prior_mean=None if self._prior_mean is None else self._prior_mean[indices],
+            prior_mean=prior_mean,
             problem=np.full(len(indices), THIS_PROBLEM),
         )
 
     def _other_problems(self) -> OtherProblems:
+        """Return the measurements of other problems; they have prior means if ours do."""
+        prior_mean = self._experience.log_mean if self._has_informative_prior() else None
         points = Points(
             encoded=self._encoder.others,
-            prior_mean=None if self._prior_mean is None else self._experience.log_mean,
+            prior_mean=prior_mean,
             problem=self._experience.problems,
         )
         return OtherProblems(points, self._experience.errors)
 
-    def _log_promise(self, indices: np.ndarray) -> np.ndarray:
-        """Return how promising a prior finds configurations.
+    def _prior_scores(self, indices: np.ndarray) -> np.ndarray:
+        """Return how good an informative prior finds configurations; larger is better.
 
-        That is the log of their probability to run, less their expected loss in units of the prior.
+        A score is the log of the probability to run, less the expected loss in units of the prior.
         """
-        assert self._prior_mean is not None
+        assert self._prior_mean_of_space is not None
         assert self._prior_scale is not None
-        assert self._usable_p_valid is not None
-        scaled_loss = self._prior_mean[indices] / self._prior_scale.unit
-        return np.log(self._usable_p_valid[indices]) - scaled_loss
+        assert self._p_valid_of_space is not None
+        scaled_loss = self._prior_mean_of_space[indices] / self._prior_scale.unit
+        return np.log(self._p_valid_of_space[indices]) - scaled_loss
 
     # The pool: the candidates that are compared.
 
     def _refresh_pool(self) -> None:
         self._pool = self._candidates()
-        self._p_valid = np.ones(len(self._pool))
-        if self._usable_p_valid is not None:
-            self._p_valid = self._usable_p_valid[self._pool]
+        self._p_valid_of_pool = np.ones(len(self._pool))
+        if self._p_valid_of_space is not None:
+            self._p_valid_of_pool = self._p_valid_of_space[self._pool]
 
     def _candidates(self) -> np.ndarray:
         """Return the sorted indices of all configurations, or of about `POOL_SIZE`.
@@ -388,9 +404,9 @@ class SurrogateSearcher(Searcher):
 
     def _best_of_prior(self) -> list[np.ndarray]:
         """Return the configurations that a prior finds most promising; nothing without a prior."""
-        if not self._has_prior():
+        if not self._has_informative_prior():
             return []
         whole_space = np.arange(len(self.space))
-        log_promise = self._log_promise(whole_space)
+        scores = self._prior_scores(whole_space)
         n_best = POOL_SIZE // 2
-        return [np.argpartition(-log_promise, n_best)[:n_best]]
+        return [np.argpartition(-scores, n_best)[:n_best]]

@@ -50,7 +50,8 @@ TOY_SIZES = [
     (1024, 768, 1024),
 ]
 TOY_CONFIGS = 25
-BOOSTING, FOREST = BoostingModel.__init__.__defaults__, ForestModel.__init__.__defaults__
+BOOSTING = BoostingModel.__init__.__defaults__
+FOREST = ForestModel.__init__.__defaults__
 
 
 def shared_folder() -> Path:

@@ -76,7 +76,8 @@ def test_gpu_table_specs_are_in_range():
 
 def test_gpu_table_agrees_with_spec_table():
     """At most 17 % apart: H100's matrix units run below its boost clock."""
-    compared, apart = 0, set()
+    compared = 0
+    apart = set()
     for _, same_as, device in TABLE:
         for spec, value in device.specs.items() if same_as else ():
             ours = known_devices()[same_as].specs.get(spec)

@@ -122,7 +122,8 @@ def test_stage_measures_no_row_twice(finished, stage):
 
 
 def test_sweep_killed_keeps_its_rows(killed, finished):
-    early, runs = killed[1], read_runs(finished / "sweep.parquet")
+    early = killed[1]
+    runs = read_runs(finished / "sweep.parquet")
     assert runs["time_ms"].tolist()[:16] == early["time_ms"].tolist()
     assert measured(runs)[:16] == measured(early)
 
@@ -189,7 +190,8 @@ def made(finished, tmp_path_factory) -> Path:
 
 
 def test_table_and_card_hold_rows_of_all_stages(made, finished):
-    runs, of_it = load("replayed", made), card("replayed", made)
+    runs = load("replayed", made)
+    of_it = card("replayed", made)
     parts = {s: read_runs(finished / f"{s}.parquet") for s in ("sweep", "power", "verify")}
     assert runs["stage"].value_counts().to_dict() == {s: len(p) for s, p in parts.items()}
     assert (of_it.device, of_it.architecture) == ("NVIDIA H200", "sm_90")

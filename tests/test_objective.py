@@ -108,7 +108,8 @@ def predicted(**columns):
 
 def test_limit_probability_follows_log_normal_error():
     """A log error that is normal with 10 %: certain far below, even at the bound."""
-    value, factor = np.array([100.0, 300.0, 330.0]), math.exp(0.1 * 1.645)
+    value = np.array([100.0, 300.0, 330.0])
+    factor = math.exp(0.1 * 1.645)
     table = predicted(power_w=value, power_w_low=value / factor, power_w_high=value * factor)
     expected = norm.cdf(np.log(300 / value) / 0.1)
     assert Limit("power_w", 300).probability(table) == pytest.approx(expected)

@@ -94,7 +94,8 @@ def test_program_hash_ignores_secrets():
         words = ("program", "{n}", "--password", password)
         return ProgramKernel(Program(words, **more), {"n": (1, 2)}, "scratch")
 
-    one, other = made("abc", environment={"T": "1"}), made("xyz", environment={"T": "1"})
+    one = made("abc", environment={"T": "1"})
+    other = made("xyz", environment={"T": "1"})
     assert one.source_hash == other.source_hash
     assert one.problem() == other.problem() == {"command": "program {n} --password ***"}
     assert one.program.words[3] == "abc"

@@ -56,7 +56,8 @@ def test_sweep_runs_every_configuration_on_every_problem(scripts, tmp_path):
     runner = CheckedRunner()
     text = scripts.sweep.sweep(options(tmp_path), [Toy()], runner)
     assert shipped(tmp_path) == ["toy-cpu-2-cores"]
-    runs, of_it = load("toy-cpu-2-cores", tmp_path), card("toy-cpu-2-cores", tmp_path)
+    runs = load("toy-cpu-2-cores", tmp_path)
+    of_it = card("toy-cpu-2-cores", tmp_path)
     first = runs[(runs["counter.repeat"] == 0)]
     assert len(first) == 5 * 12
     assert (first.groupby("problem.n")["config.work"].size() == 12).all()
@@ -120,7 +121,9 @@ def test_sweep_table_of_other_code_is_measured_again(scripts, tmp_path, capsys):
 
 @pytest.mark.usefixtures("toy_registered")
 def test_shipped_predictor_is_found_and_card_states_its_error(scripts, tmp_path, monkeypatch):
-    tables, models, readme = tmp_path / "tables", tmp_path / "models", tmp_path / "README.md"
+    tables = tmp_path / "tables"
+    models = tmp_path / "models"
+    readme = tmp_path / "README.md"
     scripts.sweep.sweep(options(tables, configs=40), [Toy()], CheckedRunner())
     for name in ("card", "load", "shipped"):
         found = getattr(scripts.ship, name)
@@ -147,7 +150,9 @@ def test_shipped_predictor_is_found_and_card_states_its_error(scripts, tmp_path,
 
 @pytest.mark.usefixtures("toy_registered")
 def test_shipped_predictor_worse_than_baseline_is_left_out(scripts, tmp_path, monkeypatch):
-    tables, models, readme = tmp_path / "tables", tmp_path / "models", tmp_path / "README.md"
+    tables = tmp_path / "tables"
+    models = tmp_path / "models"
+    readme = tmp_path / "README.md"
     scripts.sweep.sweep(options(tables, configs=12), [Toy()], CheckedRunner())
     for name in ("card", "load", "shipped"):
         found = getattr(scripts.ship, name)

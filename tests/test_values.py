@@ -29,7 +29,8 @@ NAMED = st.dictionaries(st.text(min_size=1, max_size=6), VALUES, max_size=5)
 def test_parameters_equal_in_any_order(values, random):
     items = list(values.items())
     random.shuffle(items)
-    one, other = FrozenParameters(values), FrozenParameters(dict(items))
+    one = FrozenParameters(values)
+    other = FrozenParameters(dict(items))
     assert one == other
     assert hash(one) == hash(other)
     assert one.id == other.id
@@ -55,7 +56,8 @@ def test_configuration_pickled_keeps_values_types_and_id(values):
     ("a", "b"), [(1, True), (0, False), (64, 64.0), (0.0, -0.0), (True, 1.0), (2**60, 2.0**60)]
 )
 def test_parameters_equal_if_values_are_equal_in_python(a, b):
-    one, other = FrozenParameters(x=a), FrozenParameters(x=b)
+    one = FrozenParameters(x=a)
+    other = FrozenParameters(x=b)
     assert one == other
     assert hash(one) == hash(other)
     assert one.id == other.id

@@ -59,6 +59,10 @@ CLOCK_NOISE_MS = 0.1
 """The same in milliseconds: the duration of an answer differs between processes."""
 CLOCK_TRIES = 20
 """Bursts that are measured in addition before a clock counts as wrong."""
+MAX_INFINITE_SHARE = 0.5
+"""Largest share of infinities and NaN in the output of a reference that accepts such inputs."""
+TYPICAL_ELEMENT_BYTES = 4
+"""Bytes of an element, by which the number of input elements is estimated: single precision."""
 CANDIDATE = "candidate"
 REFERENCE = "reference"
 REFERENCE_REPEATED = DEFAULT_REPEATED
@@ -126,7 +130,16 @@ class Verdict(Result):
         """Whether the candidate beats every rival over all problems, or is slower than the best."""
         if self.refused:
             return "no_win"
-        return Comparison("", None, math.nan, self.speedup, *self.interval).verdict
+        low, high = self.interval
+        over_all_problems = Comparison(
+            name="all problems",
+            config=None,
+            value=math.nan,
+            ratio=self.speedup,
+            ratio_low=low,
+            ratio_high=high,
+        )
+        return over_all_problems.verdict
 
     @property
     def faster(self) -> bool:
@@ -189,7 +202,15 @@ class Verdict(Result):
 
 
 class CandidateRejected(Exception):
-    """The candidate is rejected; the message is the reason."""
+    """The candidate is rejected on a problem, for a reason; the message has both."""
+
+    def __init__(self, reason: str, problem: Problem) -> None:
+        super().__init__(f"{reason}, on {problem}")
+        self.reason = reason
+
+
+class OtherOutput(Exception):
+    """An implementation's output is not the reference's; the message says how it differs."""
 
 
 def judge(
@@ -309,7 +330,7 @@ class JudgeBenchmark:
         self.limit_s = limit_s
         self.max_error = 0.0
         self._random = random.Random(secrets.randbits(64))
-        self._input_bytes = 1
+        self._input_bytes = 1  # of one call, as the reference's process says
         self._bursts: dict[str, list[_Burst]] = {}
 
     def close(self) -> None:
@@ -366,16 +387,19 @@ class JudgeBenchmark:
         special: SpecialValues,
         expected: CallOutputs,
     ) -> None:
+        """Reject the candidate if it computes something else on special values; excuse rivals.
+
+        A rival, such as another library, may give other NaN or refuse them.
+        """
         try:
             self._run(name, problem, seeds, special.name)
             output = self._call(name, problem, "outputs", 0)
-            _relative_error(output, expected, self.tolerance, self._input_bytes, special.shift)
+            with self._attribute_errors(name, problem):
+                self._compare_with(expected, output, shift=special.shift)
         except CandidateRejected as e:
-            if name != CANDIDATE:  # such as another library, which gives other NaN
-                return
-            reason = str(e).removesuffix(f", on {problem}")
-            raise CandidateRejected(f"on inputs with {special.name}: {reason}, on {problem}") from e
-        except MeasurementError:  # a rival does not accept them
+            reason = f"on inputs with {special.name}: {e.reason}"
+            raise CandidateRejected(reason, problem) from e
+        except MeasurementError:
             return
 
     def work(self, problem: Problem) -> Work:
@@ -419,8 +443,11 @@ class JudgeBenchmark:
 
     def _calls_per_burst(self, problem: Problem) -> int:
         """Return how many calls take the reference `BURST_S`; each gets inputs of its own."""
+        # The first call of a process may compile for this problem, which takes longer than a burst.
+        self._run(REFERENCE, problem, self._new_seeds(1))
         largest = min(MAX_BURST, max(1, MAX_BURST_BYTES // max(1, self._input_bytes)))
         asking_s = self._asking_s(problem)
+
         calls = 1
         while calls < largest:
             burst_s = self._run(REFERENCE, problem, self._new_seeds(calls)).judge_s - asking_s
@@ -440,7 +467,7 @@ class JudgeBenchmark:
 
     def _session(self, problem: Problem, session_s: float, calls: int) -> Rounds:
         """Time all contestants in interleaved rounds of fresh processes, each with new inputs."""
-        self.close()
+        self.close()  # the next call to a process starts a new one
         names = list(self.implementations)
         times: dict[str, list[float]] = {name: [] for name in names}
         for name in names:  # loads and warms up
@@ -464,7 +491,11 @@ class JudgeBenchmark:
 
     def _run(self, name: str, problem: Problem, seeds: list[int], special: str = "") -> "_Burst":
         """Let a contestant make its inputs, and time its calls by this process's clock."""
-        self._input_bytes = self._call(name, problem, "prepare", dict(problem), seeds, special)
+        input_bytes = self._call(name, problem, "prepare", dict(problem), seeds, special)
+        # The default tolerance grows with the size of the inputs. A candidate could claim any.
+        if name == REFERENCE:
+            self._input_bytes = int(input_bytes)
+
         start = time.perf_counter()
         timed = self._call(name, problem, "run")
         judge_s = time.perf_counter() - start
@@ -480,10 +511,22 @@ class JudgeBenchmark:
                 continue
             output = self._call(name, problem, "outputs", number)
             with self._attribute_errors(name, problem):
-                error = _relative_error(output, expected, self.tolerance, self._input_bytes)
+                error = self._compare_with(expected, output)
             if name == CANDIDATE:
                 self.max_error = max(self.max_error, error)
         return expected
+
+    def _compare_with(
+        self, expected: CallOutputs, output: CallOutputs, *, shift: float = 1.0
+    ) -> float:
+        """Return the largest relative error of an output, else raise OtherOutput."""
+        rules = ComparisonRules(
+            self.tolerance,
+            input_elements=max(1, self._input_bytes // TYPICAL_ELEMENT_BYTES),
+            shift=shift,
+            exact_types=False,
+        )
+        return _relative_error(output, expected, rules)
 
     def _check_clock(self, problem: Problem, calls: int) -> None:
         """Reject a candidate whose process measures with a clock that is off.
@@ -501,10 +544,10 @@ class JudgeBenchmark:
                 self._bursts[name].append(self._run(name, problem, seeds))
         if self._clock_is_off():
             own_s, judge_s = self._median_times()
-            raise CandidateRejected(
-                f"its process says {1e3 * own_s:.3g} ms, the judge's clock {1e3 * judge_s:.3g} ms, "
-                f"on {problem}"
+            clocks = (
+                f"its process says {1e3 * own_s:.3g} ms, the judge's clock {1e3 * judge_s:.3g} ms"
             )
+            raise CandidateRejected(clocks, problem)
 
     def _clock_is_off(self) -> bool:
         """Whether the candidate's clock misses more of the judge's time than the reference's."""
@@ -534,15 +577,12 @@ class JudgeBenchmark:
         """Return a context that rejects the candidate for its errors; other errors are raised."""
         try:
             yield
-        except (CandidateRejected, TimeoutError, ChildProcessError, ForetuneError) as e:
-            message = (
-                f"did not end within {self.limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
-            )
+        except (OtherOutput, TimeoutError, ChildProcessError, ForetuneError) as e:
+            is_late = isinstance(e, TimeoutError)
+            reason = f"did not end within {self.limit_s:g} s" if is_late else str(e)
             if name == CANDIDATE:
-                raise CandidateRejected(
-                    message if "on " + str(problem) in message else f"{message}, on {problem}"
-                ) from e
-            raise MeasurementError(f"{name} cannot be compared on {problem}: {message}") from e
+                raise CandidateRejected(reason, problem) from e
+            raise MeasurementError(f"{name} cannot be compared on {problem}: {reason}") from e
 
     def _new_seeds(self, n: int) -> list[int]:
         return [self._random.getrandbits(32) for _ in range(n)]
@@ -557,76 +597,81 @@ class _Burst:
 
 
 def _equal_outputs(one: CallOutputs, other: CallOutputs) -> bool:
+    any_error = ComparisonRules(tolerance=math.inf, exact_types=False)
     try:
-        return _relative_error(one, other, tolerance=math.inf, input_bytes=1) == 0.0
-    except CandidateRejected:  # their shapes differ
+        return _relative_error(one, other, any_error) == 0.0
+    except OtherOutput:  # their shapes differ
         return False
 
 
 def _accepts(special: SpecialValues, output: CallOutputs, usual: CallOutputs) -> bool:
-    """Whether the reference's output on special values says that it accepts them."""
-    new, old = (
-        sum(arrays.count_infinite(part.values) for part in _parts(outputs))
-        for outputs in (output, usual)
-    )
+    """Whether the reference's output on special values says that it accepts them.
+
+    Finite values must give no more infinities and NaN than usual inputs do; others may give some,
+    or any number if they spread on purpose.
+    """
     if special.spreads:
         return True
+    infinite = _count_infinite(output)
     if special.finite:
-        return new <= old
-    return new <= sum(part.values.size for part in _parts(output)) / 2
+        return infinite <= _count_infinite(usual)
+    elements = sum(part.values.size for part in _parts(output))
+    return infinite <= MAX_INFINITE_SHARE * elements
+
+
+def _count_infinite(outputs: CallOutputs) -> int:
+    return sum(arrays.count_infinite(part.values) for part in _parts(outputs))
 
 
 def _parts(outputs: CallOutputs) -> list[Output]:
     return [*outputs.returned, *outputs.written.values()]
 
 
-def _relative_error(
-    output: CallOutputs,
-    expected: CallOutputs,
-    tolerance: float | None,
-    input_bytes: int,
-    shift: float = 1.0,
-) -> float:
-    """Return the largest relative error; reject outputs of another structure, type or value."""
+def _relative_error(output: CallOutputs, expected: CallOutputs, rules: ComparisonRules) -> float:
+    """Return the largest relative error; OtherOutput if structure, type or a value differs."""
     _check_structure(output, expected)
-    rules = ComparisonRules(
-        tolerance, input_elements=max(1, input_bytes // 4), shift=shift, exact_types=False
-    )
-    pairs = [
-        *zip(output.returned, expected.returned, strict=True),
-        *((output.written[i], expected.written[i]) for i in sorted(expected.written)),
-    ]
+    returned = zip(output.returned, expected.returned, strict=True)
+    written = ((output.written[i], expected.written[i]) for i in sorted(expected.written))
     errors = [0.0]
-    for ours, theirs in pairs:
-        if ours.kind != theirs.kind:
-            raise CandidateRejected(f"it gives {ours.kind} instead of {theirs.kind}")
+    for ours, theirs in (*returned, *written):
+        _check_kind(ours, theirs)
         if ours.values.shape != theirs.values.shape:
-            raise CandidateRejected(
+            raise OtherOutput(
                 f"it gives shape {ours.values.shape} instead of {theirs.values.shape}"
             )
         try:
             errors.append(output_error(ours.values, theirs.values, rules, ours.place))
         except WrongResult as e:
-            raise CandidateRejected(f"wrong: {e}") from e
+            raise OtherOutput(f"wrong: {e}") from e
     return max(errors)
 
 
 def _check_structure(output: CallOutputs, expected: CallOutputs) -> None:
-    """Reject outputs that are returned or written elsewhere, or share memory."""
-    for number in sorted(output.written.keys() - expected.written.keys()):
-        raise CandidateRejected(
-            f"it changes its argument {number}, which the reference does not change"
+    """Raise OtherOutput for outputs that are returned or written elsewhere, or share memory."""
+    changed_too = sorted(output.written.keys() - expected.written.keys())
+    if changed_too:
+        raise OtherOutput(
+            f"it changes its argument {changed_too[0]}, which the reference does not change"
         )
-    for number in sorted(expected.written.keys() - output.written.keys()):
-        raise CandidateRejected(f"it does not write into its argument {number}")
+    not_written = sorted(expected.written.keys() - output.written.keys())
+    if not_written:
+        raise OtherOutput(f"it does not write into its argument {not_written[0]}")
+
+    # Kinds and places come before the number of parts: they say more.
     for ours, theirs in zip(output.returned, expected.returned, strict=False):
-        if ours.kind != theirs.kind:
-            raise CandidateRejected(f"it gives {ours.kind} instead of {theirs.kind}")
+        _check_kind(ours, theirs)
         if ours.place != theirs.place:
-            raise CandidateRejected(f"it gives {ours.place} instead of {theirs.place}")
+            raise OtherOutput(f"it gives {ours.place} instead of {theirs.place}")
     if len(output.returned) != len(expected.returned):
-        raise CandidateRejected(
+        raise OtherOutput(
             f"it returns {len(output.returned)} parts instead of {len(expected.returned)}"
         )
-    for effect in sorted({*output.effects} - {*expected.effects}):
-        raise CandidateRejected(f"{effect}, unlike the reference")
+
+    side_effects = sorted({*output.effects} - {*expected.effects})
+    if side_effects:
+        raise OtherOutput(f"{side_effects[0]}, unlike the reference")
+
+
+def _check_kind(ours: Output, theirs: Output) -> None:
+    if ours.kind != theirs.kind:
+        raise OtherOutput(f"it gives {ours.kind} instead of {theirs.kind}")

@@ -5,9 +5,9 @@ the clock or the answers there. Before a winner is named, it runs alone in one p
 default alone in another, on the same inputs. Both send their outputs as data; this process compares
 them by the usual rules, and times the requests by its own clock.
 
-Processes differ, and a request takes time, so this does not measure the gain: it refuses a winner
-of whose gain less than half is seen. Drawing inputs and sending all outputs are timed, too: a
-result that is computed before or after its call gains nothing. The winner is stopped with all its
+Processes differ, and a request takes time, so this does not measure the gain: a winner of whose
+gain less than half is seen is not confirmed. Drawing inputs and sending all outputs are timed, too:
+a result that is computed before or after its call gains nothing. The winner is stopped with all its
 threads unless it has its turn.
 """
 
@@ -76,10 +76,12 @@ class SeparateVerdict:
 
     Attributes:
         refused: why the winner is refused; empty if it is not.
+        unseen: why its gain is not confirmed; empty if it is. Other load may be the reason.
         limitation: why outputs could not be compared here; empty if they were.
     """
 
     refused: str = ""
+    unseen: str = ""
     limitation: str = ""
 
 
@@ -112,7 +114,7 @@ class _NotComparable(Exception):
 
 def check_separately(runner: Runner, contest: Contest) -> SeparateVerdict:
     """Compare outputs and gain of a candidate, in this process."""
-    reason = ""
+    unseen = ""
     default, candidate = _Times(), _Times()
     calls = 0
     try:
@@ -126,8 +128,8 @@ def check_separately(runner: Runner, contest: Contest) -> SeparateVerdict:
                 # What was not seen once must be seen clearly.
                 noise = PROCESS_NOISE if number == 0 else 0.0
                 asking_s = pair.asking_s()
-                reason = _missing_gain(default, candidate, contest.gain, asking_s, noise=noise)
-            if not reason:
+                unseen = _missing_gain(default, candidate, contest.gain, asking_s, noise=noise)
+            if not unseen:
                 break
     except _NotComparable as e:
         return SeparateVerdict(limitation=str(e))
@@ -138,8 +140,8 @@ def check_separately(runner: Runner, contest: Contest) -> SeparateVerdict:
             return SeparateVerdict(limitation=limitation)
         return SeparateVerdict(refused=str(e))
     except _Refused as e:
-        reason = str(e)
-    return SeparateVerdict(refused=reason)
+        return SeparateVerdict(refused=str(e))
+    return SeparateVerdict(unseen=unseen)
 
 
 def _control(runner: Runner, contest: Contest) -> str:

@@ -99,42 +99,45 @@ def tune_one(
     earlier = _EarlierSearches.of_problem(job, problem)
 
     # The searcher starts from the guide's predictions and from other problems' measurements.
-    searcher, used_guide = _make_searcher(job, problem, guide)
+    searcher, guide_of_prior = _make_searcher(job, problem, guide)
 
     # Stored measurements of this problem are reused. They count against the budget only if the
     # search that made them was interrupted. After a finished search that was as thorough, nothing
     # is measured.
-    trace = _Trace(job, job.known(problem, searcher.space), used_guide)
-    remaining = _remaining_budget(
+    trace = _Trace(job, job.known(problem, searcher.space), guide_of_prior)
+    spent_before = earlier.spent_by_interrupted_runs(n_stored=len(trace.stored))
+    remaining = _remaining_stopping(
         job.stopping,
         allowance=job.allowance,
-        finished=earlier.finished,
-        unfinished=earlier.unfinished,
+        previous_choice=earlier.previous_choice,
+        spent_before=spent_before,
         n_stored=len(trace.stored),
         space_size=len(searcher.space),
     )
-    job = job.with_remaining_budget(remaining)
+    remaining_job = job.with_remaining_budget(remaining)
 
     try:
         # Measure until the budget is spent, then compare the best with the default.
-        _search(job, problem, searcher, trace)
+        _search(remaining_job, problem, searcher, trace)
         verification_options = VerificationOptions(
             seconds=verify_s,
             search_s=time.perf_counter() - search_start,
             again=verify_again,
         )
         return verify_and_store(
-            job,
+            remaining_job,
             problem,
             searcher,
             trace=trace.steps,
-            previous_choice=earlier.finished,
+            previous_choice=earlier.previous_choice,
             verification_options=verification_options,
             start=start,
         )
     except BaseException as error:
         # The next run of this problem continues where this one ended.
-        spent = _store_unfinished(job, problem, trace, earlier.unfinished)
+        spent = spent_before + trace.new_count
+        if trace.new_count:
+            _store_unfinished(job, problem, trace, earlier, spent)
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(_interruption_message(job, spent)) from None
         raise
@@ -144,20 +147,39 @@ def tune_one(
 class _EarlierSearches:
     """What earlier searches of a problem left in the store.
 
-    ``finished`` is the choice of a search that came to its end, ``unfinished`` the record of one
-    that was interrupted; each is None if there is none.
+    Attributes:
+        previous_choice: the choice of the last search that came to its end; None if there is none.
+        unfinished: the record of runs that were interrupted. Its ``measured`` continues the count
+            of ``previous_choice``: 50 after a choice with 40 means that interrupted runs have made
+            10 measurements since. A record that does not exceed it is older than the choice.
     """
 
-    finished: Choice | None
+    previous_choice: Choice | None
     unfinished: Choice | None
 
     @classmethod
     def of_problem(cls, job: TuningJob, problem: Problem) -> Self:
         objective = job.constrained_objectives[0]
         return cls(
-            finished=job.cache.choice(problem, objective),
+            previous_choice=job.cache.choice(problem, objective),
             unfinished=job.cache.choice(problem, objective, unfinished=True),
         )
+
+    @property
+    def previous_measured(self) -> int:
+        """The number of measurements on which the previous choice rests; 0 without one."""
+        return 0 if self.previous_choice is None else self.previous_choice.measured
+
+    def spent_by_interrupted_runs(self, *, n_stored: int) -> int:
+        """Return how many measurements interrupted runs have made since the previous choice.
+
+        At most ``n_stored``, the number of measurements that are in the store: it may have lost
+        some.
+        """
+        if self.unfinished is None:
+            return 0
+        since_choice = max(0, self.unfinished.measured - self.previous_measured)
+        return min(since_choice, n_stored)
 
 
 def _make_searcher(
@@ -187,36 +209,43 @@ def _make_searcher(
     )
     if job.stopping.regret is not None:
         require_regret_estimate(searcher, searcher_name(job.searcher))
-    return searcher, None if prior is None else guide
+
+    guide_of_prior = guide if prior is not None else None
+    return searcher, guide_of_prior
 
 
-def _remaining_budget(
-    budget: Stopping,
+def _remaining_stopping(
+    stopping: Stopping,
     *,
     allowance: Allowance,
-    finished: Choice | None,
-    unfinished: Choice | None,
+    previous_choice: Choice | None,
+    spent_before: int,
     n_stored: int,
     space_size: int,
 ) -> Stopping:
-    """Return what earlier searches of the problem leave of the budget.
+    """Return what earlier searches of the problem leave for this one.
 
-    ``budget`` is what this search may still spend; ``allowance`` is what the user allowed in the
-    first place. ``n_stored`` is the number of measurements of earlier searches that are still in
-    the store, and ``space_size`` the number of configurations.
+    Args:
+        stopping: when this search stops. It may be less than the user allowed, because the caller
+            has measured something already.
+        allowance: what the user allowed.
+        previous_choice: the choice of the last finished search.
+        spent_before: measurements of interrupted runs since that choice.
+        n_stored: measurements of earlier searches that are still in the store.
+        space_size: number of configurations.
     """
     # A finished search was at least as thorough: nothing is measured. If the store has lost the
     # measurements, its choice proves nothing, so search again.
-    if finished is not None:
-        if n_stored and was_as_thorough(finished, allowance, space_size):
-            return Stopping(measurements=0)
-        return budget
+    was_thorough = previous_choice is not None and was_as_thorough(
+        previous_choice, allowance, space_size
+    )
+    if was_thorough and n_stored:
+        return Stopping(measurements=0)
 
     # An interrupted search goes on with what is left.
-    if unfinished is not None and budget.measurements is not None:
-        spent = min(unfinished.measured, n_stored)
-        return replace(budget, measurements=max(0, budget.measurements - spent))
-    return budget
+    if stopping.measurements is None:
+        return stopping
+    return replace(stopping, measurements=max(0, stopping.measurements - spent_before))
 
 
 def was_as_thorough(choice: Choice, allowance: Allowance, space_size: int) -> bool:
@@ -240,28 +269,31 @@ def was_as_thorough(choice: Choice, allowance: Allowance, space_size: int) -> bo
 
 
 def _store_unfinished(
-    job: TuningJob, problem: Problem, trace: "_Trace", unfinished: Choice | None
-) -> int:
-    """Store how much an interrupted search has spent; return that number of measurements.
-
-    It includes the measurements of ``unfinished``, the earlier runs of this search that were
-    interrupted, too.
-    """
-    spent_before = 0 if unfinished is None else unfinished.measured
-    spent = spent_before + trace.new_count
-    if trace.new_count:
-        incumbent = trace.incumbent
-        best = job.kernel.default(problem) if incumbent is None else incumbent.config
-        progress_so_far = Choice(config=best, measured=spent, regret=math.nan, how="measured")
-        objective = job.constrained_objectives[0]
-        job.cache.choose(problem, objective, progress_so_far, replacing=unfinished, unfinished=True)
-    return spent
+    job: TuningJob,
+    problem: Problem,
+    trace: "_Trace",
+    earlier: _EarlierSearches,
+    spent: int,
+) -> None:
+    """Store that interrupted runs have made ``spent`` measurements since the previous choice."""
+    incumbent = trace.incumbent
+    best = job.kernel.default(problem) if incumbent is None else incumbent.config
+    progress_so_far = Choice(
+        config=best, measured=earlier.previous_measured + spent, regret=math.nan, how="measured"
+    )
+    objective = job.constrained_objectives[0]
+    job.cache.choose(
+        problem, objective, progress_so_far, replacing=earlier.unfinished, unfinished=True
+    )
 
 
 def _interruption_message(job: TuningJob, spent: int) -> str:
-    """Return what a user reads after Ctrl-C; ``spent`` is from `_store_unfinished`."""
+    """Return what a user reads after Ctrl-C.
+
+    ``spent`` counts the measurements of this run, and of earlier runs that were interrupted.
+    """
     fate = "kept; run the same again to go on" if job.cache.is_kept else "not kept"
-    return f"interrupted with {counted(spent, 'new measurement')} {fate}"
+    return f"interrupted after {counted(spent, 'measurement')} of this search: {fate}"
 
 
 @dataclass(frozen=True)
@@ -352,7 +384,7 @@ def _reusable_verification(
 ) -> StoredVerification | None:
     """Return the earlier verification if nothing has changed since; else None.
 
-    Other code, another device and other versions have choices of their own.
+    Other code, another device and other versions have other choices.
     """
     if previous_choice is None or verification_options.again:
         return None
@@ -361,35 +393,35 @@ def _reusable_verification(
     if any(not step.known for step in trace):
         return None
 
-    stored = StoredVerification.from_record(previous_choice.verification)
-    if stored is None:
+    verification = StoredVerification.from_record(previous_choice.verification)
+    if verification is None:
         return None
 
     # It compared with this default, and its winner is still known.
     default = job.kernel.default(problem)
     known_configs = {default, *(step.config for step in trace)}
-    if stored.contenders[0].config != default or previous_choice.config not in known_configs:
+    if verification.contenders[0].config != default or previous_choice.config not in known_configs:
         return None
 
     # A win on a busy machine is verified again as soon as the machine is quiet.
-    if stored.needs_quiet_machine and _is_quiet(job):
+    if verification.needs_quiet_machine and _is_quiet(job):
         return None
 
     # One that ended without a verdict is repeated only if the user allows more time.
     requested_s = 0.0 if verification_options.seconds is None else verification_options.seconds
-    if stored.is_decided or stored.allowed_s >= requested_s:
-        return stored
+    if verification.is_decided or verification.allowed_s >= requested_s:
+        return verification
     return None
 
 
 def _reason_to_reuse(
     job: TuningJob,
     trace: Sequence[SearchStep],
-    choice: Choice,
+    previous_choice: Choice,
     verification: StoredVerification,
 ) -> str:
-    """Return in words why the stored comparison of a choice counts."""
-    when = f" of {choice.chosen_at[:16]}" if choice.chosen_at else ""
+    """Return in words why the stored comparison counts."""
+    when = f" of {previous_choice.chosen_at[:16]}" if previous_choice.chosen_at else ""
     return (
         f"the comparison{when} counts, because code ({job.kernel.source_hash[:8]}), device, "
         f"versions, default and all {counted(len(trace), 'measurement')} are the same; it took "
@@ -403,11 +435,11 @@ def _not_confirmed(
     """Return that an earlier verified winner is not the winner now; empty if it is, or none was."""
     if previous_choice is None or previous_choice.how != "verified":
         return ""
-    earlier = previous_choice.config
-    if earlier in (job.kernel.default(problem), result.winner.config):
+    earlier_winner = previous_choice.config
+    if earlier_winner in (job.kernel.default(problem), result.winner.config):
         return ""
     now = "the default stays" if not result.verified else "another one is faster"
-    config = ", ".join(f"{name}={value}" for name, value in earlier.items())
+    config = ", ".join(f"{name}={value}" for name, value in earlier_winner.items())
     return f"the earlier winner, {config}, is not confirmed ({result.explanation}): {now}"
 
 
@@ -427,10 +459,12 @@ def _verify(
     seconds: float,
 ) -> StoredVerification:
     """Choose the finalists and compare them with the default, for at most ``seconds``."""
-    finalists = _finalists(job, problem, trace, previous_choice)
+    # Limits are of times and power, so a busy machine would spoil their checks, too.
+    job.wait_until_idle()
+    ordered = _finalist_order(job, problem, trace, previous_choice)
+    finalists = _measure_finalists(job, problem, ordered)
     default_violations = _measure_broken_limits(job, problem, job.kernel.default(problem))
 
-    job.wait_until_idle()
     outcome = verify(
         job, problem, finalists, seconds, default_breaks_limits=bool(default_violations)
     )
@@ -479,19 +513,16 @@ def _most_generous(allowance: Allowance, previous_choice: Choice | None) -> Allo
     return allowance
 
 
-def _finalists(
+def _finalist_order(
     job: TuningJob,
     problem: Problem,
     trace: Sequence[SearchStep],
     previous_choice: Choice | None,
 ) -> list[Configuration]:
-    """Return the fastest measured configurations within the limits, an earlier choice first.
-
-    With limits, each configuration runs again until there are `FINALISTS`.
-    """
-    first = None if previous_choice is None else previous_choice.config
+    """Return the measured configurations within the limits: an earlier choice, then the fastest."""
+    previous_config = None if previous_choice is None else previous_choice.config
     feasible = [step for step in trace if math.isfinite(step.objective)]
-    feasible.sort(key=lambda step: (step.config != first, step.objective))
+    feasible.sort(key=lambda step: (step.config != previous_config, step.objective))
 
     # Without new measurements, only a verified winner is in question: a near rival must not
     # replace it by chance.
@@ -502,15 +533,25 @@ def _finalists(
         and all(step.known for step in trace)
     )
     if is_known_winner:
-        feasible = [step for step in feasible if step.config == first] or feasible
+        feasible = [step for step in feasible if step.config == previous_config] or feasible
+    return [step.config for step in feasible]
 
-    # Finalists have to keep the limits in new runs, too.
+
+def _measure_finalists(
+    job: TuningJob, problem: Problem, ordered: Sequence[Configuration]
+) -> list[Configuration]:
+    """Return the first `FINALISTS` configurations that keep the limits in new runs, too.
+
+    Without limits, nothing runs. With limits, at worst each configuration runs
+    `LIMIT_CHECK_RUNS` times; the seconds of the verification do not bound this, because without a
+    finalist within the limits there is no result.
+    """
     finalists: list[Configuration] = []
-    for step in feasible:
+    for config in ordered:
         if len(finalists) == FINALISTS:
             break
-        if not _measure_broken_limits(job, problem, step.config):
-            finalists.append(step.config)
+        if not _measure_broken_limits(job, problem, config):
+            finalists.append(config)
     return finalists
 
 
@@ -581,7 +622,8 @@ class _Trace:
         """Upper confidence bound of the incumbent's median time; infinite without samples."""
         if self.incumbent is None or not self.incumbent.time_ms_samples:
             return math.inf
-        return median_interval(np.array(self.incumbent.time_ms_samples))[1]
+        _, upper_ms = median_interval(np.array(self.incumbent.time_ms_samples))
+        return upper_ms
 
     def add(self, measurement: Measurement) -> None:
         """Record a measurement with the time that the guide predicted for it."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import stdtrit
 
 from foretune.collect.comparison import DEFAULT_REPEATED, MAX_ROUNDS_S, MIN_ROUNDS, Rounds
 from foretune.collect.machine_load import MachineLoad
@@ -26,6 +25,7 @@ from foretune.measurement import Measurement
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.ratio_interval import ratio_interval
 from foretune.tune.job import TuningJob
 from foretune.tune.results import WORTH_HAVING, Comparison, NoiseEstimate
 from foretune.tune.separate_check import Contest, check_separately
@@ -154,12 +154,11 @@ class Evidence:
                 failure=reason,
             )
 
-        # A few processes may agree by chance: the variance is at least that of two equals.
-        noise = self._noise()
-        least_variance = NOISE_SHARE * np.mean(noise**2) if len(noise) else 0.0
-        variance = max(log_ratios.var(ddof=1), least_variance)
-        interval = _student_interval(
-            log_ratios.mean(), variance=variance, n=len(log_ratios), error=error
+        interval = ratio_interval(
+            log_ratios.mean(),
+            variance=self._variance(log_ratios),
+            n=len(log_ratios),
+            error=error,
         )
         return Comparison(
             name,
@@ -179,7 +178,7 @@ class Evidence:
         log_ratios = self._log_ratios(base, key, self._processes)
         if len(log_ratios) < 2 or key in self.failures:
             return False
-        interval = _student_interval(
+        interval = ratio_interval(
             log_ratios.mean(), variance=self._variance(log_ratios), n=processes, error=error
         )
         return interval.low > 1.0 + WORTH_HAVING
@@ -211,7 +210,7 @@ class Evidence:
         noise = self._noise()
         low, high = np.nan, np.nan
         if len(noise) > 1:
-            interval = _student_interval(
+            interval = ratio_interval(
                 noise.mean(), variance=noise.var(ddof=1), n=len(noise), error=NOISE_ERROR
             )
             low, high = interval.low, interval.high
@@ -234,7 +233,7 @@ class Evidence:
         gain = float(log_ratios.mean())
         if len(separate) < 2 or gain < np.log1p(WORTH_HAVING):
             return False
-        interval = _student_interval(
+        interval = ratio_interval(
             separate.mean(),
             variance=max(separate.var(ddof=1), SEPARATE_NOISE**2),
             n=len(separate),
@@ -288,23 +287,6 @@ class MachineUse:
     def text(self) -> str:
         """Both in words."""
         return f"{self.cores:.1f} cores ({self.other_threads:.0%} of it in other threads)"
-
-
-@dataclass(frozen=True)
-class _RatioInterval:
-    ratio: float
-    low: float
-    high: float
-
-
-def _student_interval(mean: float, *, variance: float, n: int, error: float) -> _RatioInterval:
-    """Return a ratio and the bounds of its Student interval, from its logarithm's mean."""
-    half_width = stdtrit(n - 1, 1 - error) * np.sqrt(variance / n)
-    return _RatioInterval(
-        ratio=float(np.exp(mean)),
-        low=float(np.exp(mean - half_width)),
-        high=float(np.exp(mean + half_width)),
-    )
 
 
 class _Pace:
@@ -506,7 +488,9 @@ def verify(
         job.progress.advance()
 
     compared = [while_busy(comparison, evidence, default.id, watch.load) for comparison in compared]
-    checked = _checked_separately(job, problem, compared, any_wins=default_breaks_limits)
+    checked = _checked_separately(
+        job, problem, compared, watch.load, any_wins=default_breaks_limits
+    )
     baseline = Comparison(
         "default", default, default_value, ratio=1.0, ratio_low=1.0, ratio_high=1.0
     )
@@ -560,11 +544,17 @@ class _Checked:
 
 
 def _checked_separately(
-    job: TuningJob, problem: Problem, compared: Sequence[Comparison], *, any_wins: bool
+    job: TuningJob,
+    problem: Problem,
+    compared: Sequence[Comparison],
+    load: MachineLoad,
+    *,
+    any_wins: bool,
 ) -> _Checked:
     """Check the best winner outside its process; if it does not pass, the next one.
 
-    With ``any_wins``, any candidate with a ratio may be the winner.
+    A gain that is not seen there is none, unless other load may have hidden it: then a quiet
+    machine decides. With ``any_wins``, any candidate with a ratio may be the winner.
     """
     checked = list(compared)
     refused = False
@@ -583,11 +573,15 @@ def _checked_separately(
             gain=best.ratio if is_timed_here and kernel.device_kind == "cpu" else None,
         )
         verdict = check_separately(job.runner, contest)
-        if not verdict.refused:
+        if verdict.unseen and load.disturbance:
+            checked[checked.index(best)] = replace(best, while_busy=verdict.unseen)
+            return _Checked(checked, refused=refused, limitation=verdict.limitation)
+        failure = verdict.refused or verdict.unseen
+        if not failure:
             return _Checked(checked, refused=refused, limitation=verdict.limitation)
         refused = True
         checked[checked.index(best)] = replace(
-            best, ratio=np.nan, ratio_low=np.nan, ratio_high=np.nan, failure=verdict.refused
+            best, ratio=np.nan, ratio_low=np.nan, ratio_high=np.nan, failure=failure
         )
     return _Checked(checked, refused=refused)
 

@@ -18,12 +18,14 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.result import Result
 from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher
+from foretune.space import Configuration
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, results_frame
 from foretune.tune.tuner import VerificationOptions, make_step, verify_and_store
 from foretune.tune.verifier import MIN_VERIFY_S
 
-DEFAULT_BUDGET = 100  # default number of measurements of a workload
+DEFAULT_BUDGET = 100
+"""Measurements of a workload by default."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,12 @@ def tune_workload(
     and no ``searcher``. Raises UsageError if the workload is empty, a problem occurs twice, or some
     calls are not positive; MeasurementError if the default of a problem does not run.
     """
-    if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
+    distinct = {(calls.kernel.name, calls.problem) for calls in workload}
+    if not workload or len(distinct) < len(workload):
         raise UsageError("a workload needs at least one problem, each of them once")
     start = time.perf_counter()
+
+    # One job per kernel, which its problems share.
     jobs = {
         kernel: TuningJob.from_options(
             kernel,
@@ -112,19 +117,25 @@ def tune_workload(
             default_budget=DEFAULT_BUDGET,
             lacks=("regret", "searcher"),
         )
-        for kernel in dict.fromkeys(w.kernel for w in workload)
+        for kernel in dict.fromkeys(calls.kernel for calls in workload)
     }
-    by_problem = {(w.kernel.name, w.problem): jobs[w.kernel] for w in workload}
-    search = _WorkloadSearch(by_problem, [_workload_problem(w, runner) for w in workload])
+    job_of_problem = {(calls.kernel.name, calls.problem): jobs[calls.kernel] for calls in workload}
+    problems = [_workload_problem(calls, runner) for calls in workload]
+    search = _WorkloadSearch(job_of_problem, problems)
     search.run()
-    if verify_s is None:  # together, the verifications may take as long as the search
+
+    # Together, the verifications may take as long as the search.
+    if verify_s is None:
         search_s = time.perf_counter() - start - search.waited_s
         verify_s = max(MIN_VERIFY_S, search_s / len(workload))
     verification_options = VerificationOptions(seconds=verify_s, again=verify_again)
     results = [
         search.verify(number, verification_options, start) for number in range(len(workload))
     ]
-    return WorkloadResult(tuple(results), tuple(w.calls for w in workload))
+    return WorkloadResult(
+        results=tuple(results),
+        calls=tuple(calls.calls for calls in workload),
+    )
 
 
 class _WorkloadSearch:
@@ -150,12 +161,19 @@ class _WorkloadSearch:
         parts = self._parts
         if job.stopping.regret is not None:
             raise UsageError("a workload takes a number or seconds as budget")
-        known = [m for p in parts for m in self._job_of(p).known(p.problem, p.space)]
-        for m in known:
-            self._add(m, known=True)
+
+        # Start from stored measurements of all problems.
+        known: list[Measurement] = []
+        for part in parts:
+            known += self._job_of(part).known(part.problem, part.space)
+        for measurement in known:
+            self._add(measurement, known=True)
+
         wait_start = time.perf_counter()
         job.wait_until_idle()
         self.waited_s = time.perf_counter() - wait_start
+
+        # Without a number of measurements, the search may end with those of all spaces.
         total = job.stopping.measurements
         if total is None:
             total = sum(len(part.space) for part in parts)
@@ -170,7 +188,9 @@ class _WorkloadSearch:
         choice = self._searcher.choice(number)
         job = self._job_of(part)
         trace = self._traces[part.kernel, part.problem]
-        if all(step.config != choice for step in trace):  # no choice is left unmeasured
+
+        # The choice may come from measurements of similar problems: measure it here.
+        if all(step.config != choice for step in trace):
             self._searcher.tell(self._measure([(part, choice)]))
         return verify_and_store(
             job,
@@ -183,32 +203,44 @@ class _WorkloadSearch:
         )
 
     def _measure(self, items: Sequence[WorkloadItem]) -> Iterator[Measurement]:
-        for job in {id(job): job for part, _ in items if (job := self._job_of(part))}.values():
-            work = [(part.problem, config) for part, config in items if self._job_of(part) is job]
-            for m in job.measure(work):
-                self._add(m)
-                self._job.progress.advance(f"{m.kernel} {m.problem.shown}")
-                yield m
+        # A job measures its kernel only: one batch per job.
+        work_of_job: dict[int, list[tuple[Problem, Configuration]]] = {}
+        jobs: dict[int, TuningJob] = {}
+        for part, config in items:
+            job = self._job_of(part)
+            jobs[id(job)] = job
+            work_of_job.setdefault(id(job), []).append((part.problem, config))
+        for job_id, work in work_of_job.items():
+            for measurement in jobs[job_id].measure(work):
+                self._add(measurement)
+                name = f"{measurement.kernel} {measurement.problem.shown}"
+                self._job.progress.advance(name)
+                yield measurement
 
     def _job_of(self, part: WorkloadProblem) -> TuningJob:
         return self._jobs[part.kernel, part.problem]
 
-    def _add(self, m: Measurement, known: bool = False) -> None:
-        step = make_step(m, self._objective, known=known)
-        self._traces[m.kernel, m.problem].append(step)
+    def _add(self, measurement: Measurement, known: bool = False) -> None:
+        step = make_step(measurement, self._objective, known=known)
+        self._traces[measurement.kernel, measurement.problem].append(step)
 
 
-def _workload_problem(w: Calls, runner: Runner) -> WorkloadProblem:
+def _workload_problem(calls: Calls, runner: Runner) -> WorkloadProblem:
     """Return a problem for the searcher; its work is its roofline time."""
-    default = w.kernel.default(w.problem)
-    cost = w.kernel.cost(w.problem, default)
-    limits = [float(np.asarray(ms)) for ms in roofline_terms_ms(cost, runner.device.specs)]
-    work = float(np.nanmax([*limits, 0.0])) or float(np.asarray(cost.flops + cost.bytes_moved))
+    kernel = calls.kernel
+    default = kernel.default(calls.problem)
+    cost = kernel.cost(calls.problem, default)
+
+    # Without rates of the device, the work is that of the cost: only ratios matter.
+    limits_ms = [float(np.asarray(ms)) for ms in roofline_terms_ms(cost, runner.device.specs)]
+    work = float(np.nanmax([*limits_ms, 0.0]))
+    if not work:
+        work = float(np.asarray(cost.flops + cost.bytes_moved))
     return WorkloadProblem(
-        w.kernel.name,
-        w.problem,
-        w.kernel.space(w.problem),
-        calls=w.calls,
+        kernel.name,
+        calls.problem,
+        kernel.space(calls.problem),
+        calls=calls.calls,
         work=work if work > 0 else 1.0,
         default=default,
     )

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,9 @@ TIMING = Timing(max_seconds=0.03, warmup_s=0.001, min_repeats=6, max_repeats=20)
 KEPT_SHARE = 0.4
 """Share of the device's memory that keeps inputs and expected results for problems that return."""
 STATE_EVERY_S = 0.5
+"""Age of sensors' values at which they are read again."""
+REPLAYED_LIBRARY_ROOFLINES = 1.4
+"""Time of a library's call in a replay, over the roofline."""
 
 
 class Bench(Benchmarker):
@@ -153,13 +156,13 @@ class Bench(Benchmarker):
         """Return inputs and expected result; drop old ones that need too much memory."""
         if (kernel.name, problem) in self._prepared_inputs:
             return super().prepared(kernel, problem)
-        need = kernel.memory_bytes(problem)
-        while (
-            self._prepared_inputs
-            and need + sum(map(_bytes, self._prepared_inputs.values())) > self.free_bytes()
-        ):
+        free_bytes = self.free_bytes() - kernel.memory_bytes(problem)
+        while self._prepared_inputs and self._kept_bytes() > free_bytes:
             self._prepared_inputs.popitem(last=False)
         return super().prepared(kernel, problem)
+
+    def _kept_bytes(self) -> float:
+        return sum(map(_bytes, self._prepared_inputs.values()))
 
     def compare_interleaved(self, kernel: Kernel, *arguments: Any, **named: Any) -> Rounds:
         """Time configurations in interleaved rounds, and the library where it takes the inputs."""
@@ -176,44 +179,44 @@ class Bench(Benchmarker):
     ) -> tuple[str, Launch] | None:
         """Return the library's call after it ran once; None where it does not take these."""
         config = kernel.default(problem)
-        roofline = float(self.device.roofline_ms(kernel.cost(problem, config)))
+        roofline_ms = float(self.device.roofline_ms(kernel.cost(problem, config)))
         try:
-            if (library := kernel.library(problem, inputs)) is None:
+            library = kernel.library(problem, inputs)
+            if library is None:
                 return None
-            launch = self.call(library[1], 1.4 * roofline)
+            name, library_launch = library
+            launch = self.call(library_launch, REPLAYED_LIBRARY_ROOFLINES * roofline_ms)
             launch()
             self.synchronize()
         except (RuntimeError, NotImplementedError):  # this library has no such routine
             return None
-        return library[0], launch
+        return name, launch
 
     def state(self, fresh: bool = False) -> dict[str, float]:
         """Return clocks, temperature, throttle reasons (bits) and the driver's power sample.
 
         At most half a second old unless it must be fresh; what a driver does not tell is left out.
         """
-        at, known = self._state
-        if not fresh and self.now() - at < STATE_EVERY_S:
+        read_s, known = self._state
+        if not fresh and self.now() - read_s < STATE_EVERY_S:
             return known
         nvml = self.nvml
-        handle = self._handle
-        asked = {
+        questions = {
             "sm_clock_mhz": ("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             "memory_clock_mhz": ("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             "temperature_c": ("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             "throttle_reasons": ("nvmlDeviceGetCurrentClocksThrottleReasons",),
             "sampled_mw": ("nvmlDeviceGetPowerUsage",),
         }
-        found = dict[str, float]()
-        for name, (question, *more) in asked.items():
-            try:
-                found[name] = float(getattr(nvml, question)(handle, *more))
-            except (AttributeError, nvml.NVMLError):  # this driver or board has no answer
-                continue
-        if "sampled_mw" in found:
-            found["sampled_w"] = found.pop("sampled_mw") / 1000
-        self._state = self.now(), found
-        return found
+        state: dict[str, float] = {}
+        for name, (question, *arguments) in questions.items():
+            # A driver or a board may have no answer.
+            with suppress(AttributeError, nvml.NVMLError):
+                state[name] = float(getattr(nvml, question)(self._handle, *arguments))
+        if "sampled_mw" in state:
+            state["sampled_w"] = state.pop("sampled_mw") / 1000
+        self._state = (self.now(), state)
+        return state
 
     def joules(self) -> float:
         """Return the energy counter."""

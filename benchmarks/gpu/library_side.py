@@ -11,7 +11,8 @@ import warnings
 from typing import Any
 
 import torch
-from library_cases import Case, Inputs
+from library_calls import Inputs
+from library_cases import Case
 from library_modules import find_tuner, load, load_patched, packages, replayed
 from library_rows import Log, key_of, read
 
@@ -69,7 +70,7 @@ def measure(
     stock: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Make a call for the first time; return what the tuner did."""
-    call = case.prepare(module, case.problems[index], Inputs(options.compile_only))
+    call = case.prepare(module, case.problems[index], Inputs(replayed=options.compile_only))
     tuner = find_tuner(getattr(module, case.kernel))
     tuner.configs_timings = {}
     synchronize(options)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from bench import TIMING, Bench
 from compiling import Compiled, compiled_ahead
 from replay_driver import ReplayDriver, ReplayedLaunch
+from replay_nvml import ReplayNvml
 from stage import Job
 
 from foretune.collect.benchmark import Benchmarker, PreparedInputs
@@ -25,10 +25,19 @@ from foretune.device import find_device
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem
 
-IDLE_W = 76.0
-BUSY_W = 520.0
-TICK_S = 0.1
-"""Watts of the made-up board, and seconds between two ticks of its energy counter."""
+DEVICE = "NVIDIA H200"
+CORES = 132
+"""Multiprocessors of the device: programs that run at once."""
+
+# The made-up law of `made_up_ms`.
+LAUNCH_MS = 2e-3
+MS_PER_ELEMENT = 6e-10
+MS_PER_ROOT_WAVE = 4e-4
+BEST_LOG2_TILE = 13
+BEST_LOG2_WARPS = 2.5
+BEST_STAGES = 3
+SLOWDOWN_PER_STEP = 0.2
+"""Added to the relative time for each doubling away from the best tile or number of warps."""
 
 
 class ReplayBench(Bench):
@@ -38,10 +47,10 @@ class ReplayBench(Bench):
     replayed = True
 
     def __init__(self) -> None:
-        Benchmarker.__init__(self, find_device("NVIDIA H200"), TIMING, power=False)
-        self._driver = ReplayDriver(made_up)
+        Benchmarker.__init__(self, find_device(DEVICE), TIMING, power=False)
+        self._driver = ReplayDriver(made_up_ms)
         self._gpu = self._driver.device_interface
-        self._slept = 0.0
+        self._slept_s = 0.0
         self.nvml = ReplayNvml(self)
         self._state = (-np.inf, {})
         self._handle = 0
@@ -62,23 +71,24 @@ class ReplayBench(Bench):
     @property
     def idle_s(self) -> float:
         """Seconds the device has not."""
-        return self._slept
+        return self._slept_s
 
     def now(self) -> float:
         """Return seconds since the replay began."""
-        return self.busy_s + self._slept
+        return self.busy_s + self._slept_s
 
     def sleep(self, seconds: float) -> None:
         """Let the clock run."""
-        self._slept += seconds
+        self._slept_s += seconds
 
     def event(self) -> Any:
         """Return a moment on the clock."""
         return self._gpu.Event(enable_timing=True)
 
     def synchronize(self) -> None:
-        """Do nothing: launches are over at once."""
-        self._driver.launches.clear()  # or a whole sweep's would pile up
+        """Do nothing but forget the launches: they are over at once."""
+        # Those of a whole sweep would fill the memory.
+        self._driver.launches.clear()
 
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         """Return a stopwatch on the clock of the replay."""
@@ -112,66 +122,29 @@ class ReplayBench(Bench):
         return lambda: self._gpu.advance_clock(replayed_ms)
 
     def rotated(self, launches: list[Launch], count: int) -> tuple[Launch, bool]:
-        """Return what takes as long as ``count`` launches."""
-        before = self._gpu.clock_ms
+        """Return a call that takes as long as ``count`` launches."""
+        before_ms = self._gpu.clock_ms
         for launch in launches:
             launch()
-        each = (self._gpu.clock_ms - before) / len(launches)
-        return lambda: self._gpu.advance_clock(each * count), True
+        launch_ms = (self._gpu.clock_ms - before_ms) / len(launches)
+        return lambda: self._gpu.advance_clock(launch_ms * count), True
 
     def free_bytes(self) -> float:
-        """Return plenty: inputs have no data."""
+        """Return infinity: inputs have no data."""
         return float("inf")
 
 
-class ReplayNvml:
-    """The part of ``pynvml`` that the stages use, as a board of `ReplayBench` would answer."""
-
-    class NVMLError(Exception):
-        """What the driver raises."""
-
-    NVML_CLOCK_SM = 1
-    NVML_CLOCK_MEM = 2
-    NVML_TEMPERATURE_GPU = 0
-
-    def __init__(self, bench: ReplayBench) -> None:
-        self._bench = bench
-        self._tick = (0.0, 0.0)
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:  # noqa: N802
-        """Return millijoules as of the last tick."""
-        bench = self._bench
-        if bench.now() - self._tick[0] >= TICK_S:
-            self._tick = bench.now(), IDLE_W * bench.idle_s + BUSY_W * bench.busy_s
-        return int(1000 * self._tick[1])
-
-    def nvmlDeviceGetClockInfo(self, handle: Any, which: int) -> int:  # noqa: N802
-        """Return MHz."""
-        return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 3201}[which]
-
-    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int:  # noqa: N802
-        """Return degrees Celsius."""
-        return 48
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any) -> int:  # noqa: N802
-        """Return none."""
-        return 0
-
-    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:  # noqa: N802
-        """Return milliwatts."""
-        return int(1000 * BUSY_W)
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        """Return what no driver is called."""
-        return "replay"
-
-
-def made_up(launch: ReplayedLaunch) -> float:
+def made_up_ms(launch: ReplayedLaunch) -> float:
     """Return milliseconds that depend on work, configuration and grid, smoothly and by no law."""
-    knobs = SimpleNamespace(**{"num_warps": 4, "num_stages": 2, **launch.config})
-    sizes = [t.numel() for t in launch.arguments.values() if isinstance(t, torch.Tensor)]
-    tile = launch.config.get("BLOCK_M", 64) * launch.config.get("BLOCK_N", 64)
-    off = abs(np.log2(tile) - 13) + abs(np.log2(knobs.num_warps) - 2.5)
-    off += 0.5 * abs(knobs.num_stages - 3)
-    waves = np.ceil(np.prod(launch.grid, dtype=float) / 132)
-    return float((2e-3 + sum(sizes) * 6e-10 + 4e-4 * np.sqrt(waves)) * (1 + 0.2 * off))
+    config = {"num_warps": 4, "num_stages": 2, "BLOCK_M": 64, "BLOCK_N": 64, **launch.config}
+    tensors = [t for t in launch.arguments.values() if isinstance(t, torch.Tensor)]
+    elements = sum(tensor.numel() for tensor in tensors)
+    waves = np.ceil(np.prod(launch.grid, dtype=float) / CORES)
+    work_ms = LAUNCH_MS + elements * MS_PER_ELEMENT + MS_PER_ROOT_WAVE * np.sqrt(waves)
+
+    # How far, in doublings, is the configuration from the best one?
+    tile = config["BLOCK_M"] * config["BLOCK_N"]
+    steps_away = abs(np.log2(tile) - BEST_LOG2_TILE)
+    steps_away += abs(np.log2(config["num_warps"]) - BEST_LOG2_WARPS)
+    steps_away += 0.5 * abs(config["num_stages"] - BEST_STAGES)
+    return float(work_ms * (1 + SLOWDOWN_PER_STEP * steps_away))

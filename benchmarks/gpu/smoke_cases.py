@@ -1,7 +1,5 @@
-"""What `smoke.py` runs: kernels, and lists of configurations for the decorator."""
+"""Kernels with lists of configurations that `smoke.py` tunes with the decorator."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -9,59 +7,57 @@ import torch
 import triton
 import triton.language as tl
 import triton_attention
-import triton_attention_tma
 import triton_gemm_tma
-import triton_grouped_gemm
 import triton_norm
 import triton_softmax
 from gpu_cases import _attention_arguments, _gemm_arguments, _norm_arguments, _softmax_arguments
+from smoke_calls import Call, Case
+from smoke_problems import ATTENTION, GEMM, HEADS, NORM, SOFTMAX, SQUARE, TMA, WIDE
 from smoke_rows import REAL
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import foretune
-from foretune.collect.kernels import triton_gemm, triton_quantized_gemm
+from foretune.collect.kernels import triton_gemm
 from foretune.collect.kernels.triton_kernel import TritonKernel
 
-GEMM = triton_gemm.TritonGemm()
-QUANTIZED = triton_quantized_gemm.TritonQuantizedGemm()
-TMA = triton_gemm_tma.TritonGemmTma()
-GROUPED = triton_grouped_gemm.TritonGroupedGemm()
-ATTENTION = triton_attention.TritonAttention()
-ATTENTION_TMA = triton_attention_tma.TritonAttentionTma()
-SOFTMAX = triton_softmax.TritonSoftmax()
-NORM = triton_norm.TritonNorm()
+DEVICE = "cuda" if REAL else "meta"
+QUICK = {"do_bench": partial(triton.testing.do_bench, warmup=5, rep=20)} if REAL else {}
+"""Lets stock Triton measure in a fifth of its time."""
+LARGE_SQUARE = {"M": 4096, "N": 4096, "K": 2048}
+ELEMENTS = 5_000_000
+ELEMENTWISE_LIMIT = 1e-5
+"""Allowed relative error of `gelu_add`, in single precision."""
+ELEMENTWISE_STAGES = 3
+MIN_DESCRIPTOR_ROWS = 64
+"""Rows of the smallest tile that the kernel with descriptors takes."""
 
-SQUARE = {"M": 2048, "N": 2048, "K": 2048}
-ODD = {"M": 1000, "N": 1500, "K": 700}
-HEADS = {"batch": 1, "seq_len": 2048, "heads": 8, "kv_heads": 2, "head_dim": 128, "dtype": "bf16"}
-SHORT = {"seq_len": 1000, "heads": 8, "head_dim": 64, "dtype": "fp16", "mask": "none"}
-EXPERTS = {"tokens": 512, "experts": 16, "top_k": 2, "N": 1024, "K": 1024}
-WEIGHTS = {"M": 64, "N": 4096, "K": 4096}
-WIDE = {"R": 4096, "C": 4096, "dtype": "fp16"}
-
-KERNELS: list[tuple[TritonKernel, dict[str, Any], dict[str, Any]]] = [
-    *((GEMM, {**SQUARE, "dtype": dtype}, {}) for dtype in ("fp16", "bf16", "fp8", "int8")),
-    *((GEMM, {**ODD, "dtype": dtype, "layout": "nn"}, {}) for dtype in ("fp16", "int8")),
-    (GEMM, {**SQUARE, "dtype": "bf16", "layout": "tn"}, {"PERSISTENT": True}),
-    (GEMM, {"M": 64, "N": 1024, "K": 8192, "dtype": "fp16"}, {"SPLIT_K": 4}),
-    (QUANTIZED, {**WEIGHTS, "bits": 4, "dtype": "fp16"}, {}),
-    (QUANTIZED, {**WEIGHTS, "bits": 8, "dtype": "bf16", "zeros": "group"}, {"ORDER": "k"}),
-    (QUANTIZED, {"M": 19, "N": 830, "K": 3000, "group": 32, "zeros": "group"}, {"SPLIT_K": 4}),
-    *((TMA, {**SQUARE, "dtype": dtype}, {}) for dtype in ("fp16", "bf16", "fp8")),
-    (TMA, {"M": 1000, "N": 1504, "K": 720, "dtype": "fp16"}, {}),
-    (TMA, {**SQUARE, "dtype": "fp16"}, {"PERSISTENT": True}),
-    (GROUPED, {**EXPERTS, "dtype": "bf16"}, {}),
-    (GROUPED, {**EXPERTS, "dtype": "fp16", "skew": 1.0}, {"PERSISTENT": True}),
-    (GROUPED, {**EXPERTS, "dtype": "fp8", "skew": 1.0}, {}),
-    *((k, p, {}) for k in (ATTENTION, ATTENTION_TMA) for p in (HEADS, SHORT)),
-    (SOFTMAX, WIDE, {}),
-    (SOFTMAX, {"R": 1000, "C": 5000, "dtype": "bf16"}, {}),
-    (SOFTMAX, {"R": 64, "C": 131072, "dtype": "fp32"}, {}),
-    (NORM, {**WIDE, "norm": "rms"}, {}),
-    (NORM, {"R": 1000, "C": 5000, "dtype": "bf16", "norm": "layer"}, {}),
-    (NORM, {"R": 64, "C": 131072, "dtype": "fp32", "norm": "layer"}, {}),
+# Lists of configurations, as (tile …, num_warps, num_stages).
+TILES = [
+    (128, 128, 64, 4, 3),
+    (128, 128, 64, 8, 3),
+    (64, 128, 64, 4, 4),
+    (128, 64, 64, 4, 4),
+    (128, 256, 64, 8, 3),
+    (64, 64, 64, 4, 4),
+    (64, 256, 32, 4, 4),
+    (32, 64, 64, 2, 3),
 ]
-"""Kernels, problems, and what differs from the default configuration."""
+"""BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages."""
+ATTENTION_TILES = [
+    (128, 64, 8, 3),
+    (128, 64, 8, 2),
+    (128, 64, 4, 3),
+    (64, 64, 4, 3),
+    (64, 64, 4, 2),
+    (64, 32, 4, 3),
+    (128, 32, 4, 3),
+    (64, 128, 4, 2),
+]
+"""BLOCK_M, BLOCK_N, num_warps, num_stages."""
+ROWS = [(1, 1, 4), (1, 1, 8), (1, 1, 16), (2, 1, 8), (4, 1, 8), (4, 1, 16), (1, 2, 8), (2, 2, 8)]
+"""ROWS, num_stages, num_warps."""
+BLOCKS = [(256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8), (4096, 16)]
+"""BLOCK, num_warps."""
 
 
 @triton.jit
@@ -73,208 +69,177 @@ def gelu_add(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + i, v / (1.0 + tl.exp(-inner)) + tl.load(y + i, mask=i < n), mask=i < n)
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of a kernel, its output, and the expected result.
+def call_of_kernel(
+    kernel: TritonKernel, sizes: dict[str, Any], arguments: Any, output: int
+) -> Call:
+    """Return a call of one of Foretune's kernels.
 
-    Attributes:
-        args: Positional arguments.
-        named: Keyword arguments.
-        grid: Grid of the launch.
-        output: Tensor that the kernel writes.
-        right: Expected result; None if nothing runs.
-        limit: Allowed relative error.
+    ``arguments`` makes arguments and grid of problem and inputs; ``output`` is the position of the
+    output among them.
     """
-
-    args: tuple[Any, ...]
-    named: dict[str, Any]
-    grid: Any
-    output: torch.Tensor
-    right: torch.Tensor | None
-    limit: float
-
-    def launch(self, tuner: Any) -> None:
-        """Call the decorated kernel."""
-        tuner[self.grid](*self.args, **self.named)
-
-    def spoil(self) -> None:
-        """Overwrite the output, so that nothing old can pass."""
-        self.output.fill_(3.0)
-
-    def error(self) -> float:
-        """Return the relative error; zero where nothing runs."""
-        if self.right is None:
-            return 0.0
-        torch.cuda.synchronize()
-        return GEMM.relative_error(self.output, self.right)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A kernel to tune.
-
-    Attributes:
-        function: the plain ``@triton.jit`` function.
-        configs: what autotuners choose from.
-        key: names of the arguments that make a problem.
-        make: makes a call.
-        heuristics: constants that follow from the others, or None.
-    """
-
-    function: Any
-    configs: list[triton.Config]
-    key: list[str]
-    make: Callable[[], Call]
-    heuristics: Mapping[str, Callable[[dict[str, Any]], Any]] | None = None
-
-    def decorated(self, autotune: Callable[..., Any], **options: Any) -> Any:
-        """Return the kernel under an autotuner, as if it had never been called."""
-        fn = triton.jit(self.function.fn)
-        if self.heuristics:
-            fn = triton.heuristics(self.heuristics)(fn)
-        return autotune(self.configs, self.key, **options)(fn)
-
-    def tuned(self, **options: Any) -> tuple[Call, Any, list[triton.Config]]:
-        """Return a call, the decorated kernel, and a list that collects measured configurations."""
-        call = self.make()
-        tuner = self.decorated(foretune.autotune, **options)
-        measured = list[triton.Config]()
-        bench = tuner._bench
-
-        def noted(*args: Any, config: triton.Config, **named: Any) -> Any:
-            measured.append(config)
-            return bench(*args, config=config, **named)
-
-        tuner._bench = noted
-        return call, tuner, measured
-
-
-def _of_kernel(kernel: TritonKernel, values: dict[str, Any], arguments: Any, out: int) -> Call:
-    problem = kernel.problem(values)
+    problem = kernel.problem(sizes)
     inputs = kernel.make_inputs(problem) if REAL else kernel.inputs_without_data(problem)
     args, named, grid = arguments(problem, inputs)
-    right = kernel.reference(inputs) if REAL else None
-    limit = kernel.error_limit(problem, kernel.default(problem))
-    return Call(args, named, grid, args[out], right, limit)
+    return Call(
+        args=args,
+        named=named,
+        grid=grid,
+        output=args[output],
+        expected=kernel.reference(inputs) if REAL else None,
+        limit=kernel.error_limit(problem, kernel.default(problem)),
+    )
 
 
-ELEMENTS = 5_000_000
-
-
-def _elementwise() -> Call:
-    x, y = torch.randn(2, ELEMENTS, device="cuda" if REAL else "meta")
-    out = torch.empty_like(x)
-    right = None
+def elementwise_call() -> Call:
+    """Return a call of `gelu_add`."""
+    x, y = torch.randn(2, ELEMENTS, device=DEVICE)
+    output = torch.empty_like(x)
+    expected = None
     if REAL:
-        right = torch.nn.functional.gelu(x.double(), approximate="tanh") + y.double()
+        expected = torch.nn.functional.gelu(x.double(), approximate="tanh") + y.double()
 
     def grid(meta: dict[str, Any]) -> tuple[int]:
         return (triton.cdiv(ELEMENTS, meta["BLOCK"]),)
 
-    return Call((x, y, out, ELEMENTS), {}, grid, out, right, 1e-5)
+    return Call(
+        args=(x, y, output, ELEMENTS),
+        named={},
+        grid=grid,
+        output=output,
+        expected=expected,
+        limit=ELEMENTWISE_LIMIT,
+    )
 
 
-def _tma() -> Call:
+def tma_call() -> Call:
     """Return a call with descriptors whose block shapes are set by the configurations' hook."""
-    n = 2048
-    a, b = torch.randn(2, n, n, device="cuda" if REAL else "meta").half()
+    n = SQUARE["M"]
+    a, b = torch.randn(2, n, n, device=DEVICE).half()
     c = torch.empty_like(a)
-    described = [TensorDescriptor.from_tensor(t, [1, 1]) for t in (a, b, c)]
+    descriptors = [TensorDescriptor.from_tensor(tensor, [1, 1]) for tensor in (a, b, c)]
 
     def grid(meta: dict[str, Any]) -> tuple[int]:
         return (triton.cdiv(n, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]),)
 
-    right = a.float() @ b.float().t() if REAL else None
-    limit = TMA.error_limit(TMA.problem(SQUARE), foretune.Configuration())
-    return Call((*described, n, n, n), {}, grid, c, right, limit)
+    return Call(
+        args=(*descriptors, n, n, n),
+        named={},
+        grid=grid,
+        output=c,
+        expected=a.float() @ b.float().t() if REAL else None,
+        limit=TMA.error_limit(TMA.problem(SQUARE), foretune.Configuration()),
+    )
 
 
 def set_blocks(arguments: dict[str, Any]) -> None:
     """Set the block shapes of the descriptors."""
-    m, n, k = (arguments[f"BLOCK_{axis}"] for axis in "MNK")
-    for name, block in (("a", [m, k]), ("b", [n, k]), ("c", [m, n])):
-        arguments[name].block_shape = block
+    m = arguments["BLOCK_M"]
+    n = arguments["BLOCK_N"]
+    k = arguments["BLOCK_K"]
+    arguments["a"].block_shape = [m, k]
+    arguments["b"].block_shape = [n, k]
+    arguments["c"].block_shape = [m, n]
 
 
-def _config(warps: int, stages: int, hook: Any = None, **values: Any) -> triton.Config:
-    return triton.Config(values, num_warps=warps, num_stages=stages, pre_hook=hook)
+def gemm_configs() -> list[triton.Config]:
+    """Return the configurations of the GEMM."""
+    fixed = {"GROUP_M": 8, "SPLIT_K": 1, "PERSISTENT": False}
+    return [
+        triton.Config(
+            {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, **fixed},
+            num_warps=warps,
+            num_stages=stages,
+        )
+        for m, n, k, warps, stages in TILES
+    ]
 
 
-_TILES = [
-    (128, 128, 64, 4, 3),
-    (128, 128, 64, 8, 3),
-    (64, 128, 64, 4, 4),
-    (128, 64, 64, 4, 4),
-    (128, 256, 64, 8, 3),
-    (64, 64, 64, 4, 4),
-    (64, 256, 32, 4, 4),
-    (32, 64, 64, 2, 3),
-]
-_KEYS = [
-    (128, 64, 8, 3),
-    (128, 64, 8, 2),
-    (128, 64, 4, 3),
-    (64, 64, 4, 3),
-    (64, 64, 4, 2),
-    (64, 32, 4, 3),
-    (128, 32, 4, 3),
-    (64, 128, 4, 2),
-]
-_ROWS = [(1, 1, 4), (1, 1, 8), (1, 1, 16), (2, 1, 8), (4, 1, 8), (4, 1, 16), (1, 2, 8), (2, 2, 8)]
-_BLOCKS = [(256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8), (4096, 16)]
+def tma_configs() -> list[triton.Config]:
+    """Return the configurations of the GEMM with descriptors, whose hooks set their blocks."""
+    fixed = {"GROUP_M": 8, "WARP_SPECIALIZE": False}
+    return [
+        triton.Config(
+            {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, **fixed},
+            num_warps=warps,
+            num_stages=stages,
+            pre_hook=set_blocks,
+        )
+        for m, n, k, warps, stages in TILES
+        if m >= MIN_DESCRIPTOR_ROWS
+    ]
 
-_BLOCK_OF_ROW = {"BLOCK": lambda args: triton.next_power_of_2(args["columns"])}
-_LIST_OF_ROWS = [_config(w, s, ROWS=r, STAGES=s) for r, s, w in _ROWS]
+
+def attention_configs() -> list[triton.Config]:
+    """Return the configurations of attention."""
+    return [
+        triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=warps, num_stages=stages)
+        for m, n, warps, stages in ATTENTION_TILES
+    ]
+
+
+def row_configs() -> list[triton.Config]:
+    """Return the configurations of softmax and norm."""
+    return [
+        triton.Config({"ROWS": rows, "STAGES": stages}, num_warps=warps, num_stages=stages)
+        for rows, stages, warps in ROWS
+    ]
+
+
+def elementwise_configs() -> list[triton.Config]:
+    """Return the configurations of `gelu_add`."""
+    return [
+        triton.Config({"BLOCK": block}, num_warps=warps, num_stages=3) for block, warps in BLOCKS
+    ]
+
+
+def is_even_k(arguments: dict[str, Any]) -> bool:
+    """Return whether blocks divide the inner dimension."""
+    return arguments["K"] % arguments["BLOCK_K"] == 0
+
+
+def block_of_row(arguments: dict[str, Any]) -> int:
+    """Return the block that holds a whole row."""
+    return triton.next_power_of_2(arguments["columns"])
+
 
 CASES = {
     "gemm": Case(
-        triton_gemm._gemm,
-        [
-            _config(w, s, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=8, SPLIT_K=1, PERSISTENT=False)
-            for m, n, k, w, s in _TILES
-        ],
-        ["M", "N", "K"],
-        partial(_of_kernel, GEMM, {"M": 4096, "N": 4096, "K": 2048}, _gemm_arguments, 2),
-        {"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0},
+        function=triton_gemm._gemm,
+        configs=gemm_configs(),
+        key=["M", "N", "K"],
+        make=partial(call_of_kernel, GEMM, LARGE_SQUARE, _gemm_arguments, output=2),
+        heuristics={"EVEN_K": is_even_k},
     ),
     "attention": Case(
-        triton_attention._attention,
-        [_config(w, s, BLOCK_M=m, BLOCK_N=n) for m, n, w, s in _KEYS],
-        ["heads", "length"],
-        partial(_of_kernel, ATTENTION, HEADS, _attention_arguments, 3),
+        function=triton_attention._attention,
+        configs=attention_configs(),
+        key=["heads", "length"],
+        make=partial(call_of_kernel, ATTENTION, HEADS, _attention_arguments, output=3),
     ),
     "softmax": Case(
-        triton_softmax._whole_rows,
-        _LIST_OF_ROWS,
-        ["rows", "columns"],
-        partial(_of_kernel, SOFTMAX, WIDE, _softmax_arguments, 1),
-        _BLOCK_OF_ROW,
+        function=triton_softmax._whole_rows,
+        configs=row_configs(),
+        key=["rows", "columns"],
+        make=partial(call_of_kernel, SOFTMAX, WIDE, _softmax_arguments, output=1),
+        heuristics={"BLOCK": block_of_row},
     ),
     "norm": Case(
-        triton_norm._whole_rows,
-        _LIST_OF_ROWS,
-        ["rows", "columns"],
-        partial(_of_kernel, NORM, WIDE, _norm_arguments, 3),
-        _BLOCK_OF_ROW,
+        function=triton_norm._whole_rows,
+        configs=row_configs(),
+        key=["rows", "columns"],
+        make=partial(call_of_kernel, NORM, WIDE, _norm_arguments, output=3),
+        heuristics={"BLOCK": block_of_row},
     ),
     "elementwise": Case(
-        gelu_add,
-        [_config(w, 3, BLOCK=b) for b, w in _BLOCKS],
-        ["n"],
-        _elementwise,
+        function=gelu_add,
+        configs=elementwise_configs(),
+        key=["n"],
+        make=elementwise_call,
     ),
 }
 TMA_CASE = Case(
-    triton_gemm_tma._gemm_tma,
-    [
-        _config(w, s, set_blocks, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=8, WARP_SPECIALIZE=False)
-        for m, n, k, w, s in _TILES
-        if m >= 64
-    ],
-    ["M", "N", "K"],
-    _tma,
+    function=triton_gemm_tma._gemm_tma,
+    configs=tma_configs(),
+    key=["M", "N", "K"],
+    make=tma_call,
 )
-
-
-QUICK = {"do_bench": partial(triton.testing.do_bench, warmup=5, rep=20)} if REAL else {}
-"""Lets stock Triton measure in a fifth of its time."""

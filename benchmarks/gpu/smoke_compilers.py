@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import torch
-from smoke_cases import GEMM
+from smoke_problems import GEMM
 from smoke_rows import Run
 
 import foretune

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 import triton
-from smoke_cases import CASES, QUICK, TMA_CASE, Call, Case
+from smoke_calls import Call, Case
+from smoke_cases import CASES, QUICK, TMA_CASE
 from smoke_rows import REAL, Run, rows_of
 
 import foretune

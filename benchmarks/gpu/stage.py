@@ -62,11 +62,11 @@ class Job:
     """One thing to measure.
 
     Attributes:
-        kernel: that is run.
-        problem: it computes.
-        config: how.
+        kernel: the kernel that runs.
+        problem: what it computes.
+        config: its configuration.
         role: why it is measured, e.g. ``default``, ``list``, ``repeat``.
-        repeat: 0 the first time.
+        repeat: number of the repeat; 0 is the first measurement.
     """
 
     kernel: Kernel
@@ -77,7 +77,7 @@ class Job:
 
     @property
     def key(self) -> Key:
-        """What tells it from every other row of a table."""
+        """What distinguishes its row from all others of a table."""
         return self.kernel.name, self.problem, self.config, self.repeat
 
 
@@ -86,31 +86,34 @@ class Bests:
 
     def __init__(self, measurements: list[Measurement]) -> None:
         self._best: dict[tuple[str, Problem], Measurement] = {}
-        for m in measurements:
-            self.see(m)
+        for measurement in measurements:
+            self.see(measurement)
 
-    def see(self, m: Measurement) -> None:
+    def see(self, measurement: Measurement) -> None:
         """Note a measurement."""
-        known = self._best.get((m.kernel, m.problem))
-        if m.ok and (known is None or m.time_ms < known.time_ms):
-            self._best[m.kernel, m.problem] = m
+        if not measurement.ok:
+            return
+        key = (measurement.kernel, measurement.problem)
+        best = self._best.get(key)
+        if best is None or measurement.time_ms < best.time_ms:
+            self._best[key] = measurement
 
     def __call__(self, kernel: Kernel, problem: Problem) -> Configuration | None:
         """Return the fastest of a problem; None if nothing has worked."""
-        found = self._best.get((kernel.name, problem))
-        return found.config if found else None
+        best = self._best.get((kernel.name, problem))
+        return best.config if best else None
 
 
 class Deadline:
     """The moment at which a stage begins nothing new."""
 
     def __init__(self, minutes: float) -> None:
-        self._end = time.monotonic() + 60 * minutes
+        self._end_s = time.monotonic() + 60 * minutes
 
     @property
     def left_s(self) -> float:
         """Seconds that are left; negative afterwards."""
-        return self._end - time.monotonic()
+        return self._end_s - time.monotonic()
 
     @property
     def over(self) -> bool:
@@ -140,7 +143,7 @@ class Table:
         self._device = device
         path.parent.mkdir(parents=True, exist_ok=True)
         truncate_partial_line(journal_path(path))
-        self._keep(self.runs())
+        self._add_to_done(self.runs())
         self._journal = journal_path(path).open("a", encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -149,14 +152,23 @@ class Table:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def append(self, m: Measurement, role: str, repeat: int = 0, **more: Any) -> None:
-        """Write one row; ``more`` are numbers of the group ``counter``, or text."""
-        row = {**to_row(m), "role": role, "counter.repeat": repeat}
-        row["time_ms_samples"] = [rounded(t, SAMPLE_DIGITS) for t in m.time_ms_samples]
-        row |= {n if isinstance(v, str) else f"counter.{n}": v for n, v in more.items()}
+    def append(self, measurement: Measurement, role: str, repeat: int = 0, **columns: Any) -> None:
+        """Write one row; ``columns`` are numbers of the group ``counter``, or text."""
+        samples = measurement.time_ms_samples
+        row = {
+            **to_row(measurement),
+            "role": role,
+            "counter.repeat": repeat,
+            "time_ms_samples": [rounded(sample, SAMPLE_DIGITS) for sample in samples],
+        }
+        for name, value in columns.items():
+            is_text = isinstance(value, str)
+            row[name if is_text else f"counter.{name}"] = value
+
+        # A row is on the disk before the next measurement begins.
         self._journal.write(json.dumps(row, default=float) + "\n")
         self._journal.flush()
-        self.done.add((m.kernel, m.problem, m.config, repeat))
+        self.done.add(_key(measurement, repeat))
         self.new += 1
 
     def runs(self) -> pd.DataFrame:
@@ -165,9 +177,11 @@ class Table:
         if not self.path.exists() and not (journal.exists() and journal.stat().st_size):
             return pd.DataFrame()
         runs = read_runs(self.path)
-        # twice, in Parquet file and journal, where a process was killed while it folded
-        what = labels(runs, "problem", "config") + runs["counter.repeat"].astype(int).astype(str)
-        return runs[~what.duplicated()].reset_index(drop=True)
+
+        # If a process was killed while it folded, rows are in the Parquet file and in the journal.
+        repeat = runs["counter.repeat"].astype(int).astype(str)
+        key = labels(runs, "problem", "config") + repeat
+        return runs[~key.duplicated()].reset_index(drop=True)
 
     def close(self) -> None:
         """Fold the journal into the Parquet file."""
@@ -180,26 +194,35 @@ class Table:
             write_runs(self.path, runs.assign(**specs))
         journal_path(self.path).unlink(missing_ok=True)
 
-    def _keep(self, runs: pd.DataFrame) -> None:
+    def _add_to_done(self, runs: pd.DataFrame) -> None:
         if not len(runs):
             return
         repeats = runs["counter.repeat"].astype(int)
-        for m, repeat in zip(to_measurements(runs), repeats, strict=True):
-            self.done.add((m.kernel, m.problem, m.config, repeat))
+        for measurement, repeat in zip(to_measurements(runs), repeats, strict=True):
+            self.done.add(_key(measurement, repeat))
+
+
+def _key(measurement: Measurement, repeat: int) -> Key:
+    """Return the key of a measurement, equal to that of its job."""
+    return measurement.kernel, measurement.problem, measurement.config, repeat
 
 
 def share_of_best(runs: pd.DataFrame) -> pd.Series:
     """Return the best time of each row's problem over the row's time; NaN where it failed."""
-    times = runs["time_ms"].where(runs["status"] == Status.OK.value).astype(float)
-    return times.groupby(labels(runs, "problem")).transform("min") / times
+    is_ok = runs["status"] == Status.OK.value
+    times = runs["time_ms"].where(is_ok).astype(float)
+    best_of_problem = times.groupby(labels(runs, "problem")).transform("min")
+    return best_of_problem / times
 
 
 def labels(runs: pd.DataFrame, *groups: str) -> pd.Series:
-    """Return a text per row that says which kernel, problem or configuration it is of."""
-    columns = ["kernel", *(c for group in groups for c in columns_of(runs, group))]
-    known = runs[columns].astype(object).where(runs[columns].notna(), "")
-    cells = zip(*(known[c].tolist() for c in columns), strict=True)
-    return pd.Series(map(str, cells), index=runs.index, dtype=object)
+    """Return a text per row: its kernel and the columns of ``groups`` (``problem``, ``config``)."""
+    columns = ["kernel"]
+    for group in groups:
+        columns += columns_of(runs, group)
+    cells = runs[columns].astype(object).where(runs[columns].notna(), "")
+    rows = zip(*(cells[column].tolist() for column in columns), strict=True)
+    return pd.Series(map(str, rows), index=runs.index, dtype=object)
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:
@@ -230,7 +253,8 @@ def library_columns(times: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def noise(runs: pd.DataFrame, column: str) -> str:
     """Return the median difference between rows and their repeats, as percent."""
-    named = runs.assign(key=labels(runs, "problem", "config"))
-    first = named[named["counter.repeat"] == 0].set_index("key")[column]
-    again = named[named["counter.repeat"] > 0].set_index("key")[column]
-    return medians(100 * (again / first.reindex(again.index) - 1).abs(), "{:.2f}")
+    by_key = runs.assign(key=labels(runs, "problem", "config")).set_index("key")
+    first = by_key.loc[by_key["counter.repeat"] == 0, column]
+    repeated = by_key.loc[by_key["counter.repeat"] > 0, column]
+    difference = repeated / first.reindex(repeated.index) - 1
+    return medians(100 * difference.abs(), "{:.2f}")

@@ -31,30 +31,33 @@ def main(argv: list[str] | None = None) -> None:
 def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadline) -> bool:
     """Measure what is left; return whether a launch broke the device's context."""
     design, bests = _design(options, bench, table)
-    start = time.monotonic()
-    first = table.new
-    waited = 0.0
+    start_s = time.monotonic()
+    rows_before = table.new
+    waited_s = 0.0
     jobs = bench.compiled(design.jobs(), options.compilers)
     try:
         while not deadline.over:
-            asked = time.monotonic()
+            asked_s = time.monotonic()
             job, compiled = next(jobs, (None, None))
-            waited += time.monotonic() - asked
+            waited_s += time.monotonic() - asked_s
             if job is None:
                 break
-            m = bench.run(job, compiled)
-            table.append(m, job.role, job.repeat, **({} if bench.device_lost else bench.state()))
-            bests.see(m)
+            measurement = bench.run(job, compiled)
+            state = {} if bench.device_lost else bench.state()
+            table.append(measurement, job.role, job.repeat, **state)
+            bests.see(measurement)
             if bench.device_lost:
                 return True
     finally:
         jobs.close()
-    seconds = time.monotonic() - start
-    print(f"{table.new - first} rows in {seconds:.0f} s, {waited:.0f} s of them compiling alone\n")
+    n_rows = table.new - rows_before
+    seconds = time.monotonic() - start_s
+    print(f"{n_rows} rows in {seconds:.0f} s, {waited_s:.0f} s of them compiling alone\n")
     return False
 
 
 def _design(options: argparse.Namespace, bench: Any, table: Table) -> tuple[Any, Bests]:
+    """Return the order of measurements, and the fastest configurations that it asks for."""
     from design import Design, Size, kernels
 
     from foretune.datasets import to_measurements
@@ -62,7 +65,12 @@ def _design(options: argparse.Namespace, bench: Any, table: Table) -> tuple[Any,
     chosen = [k for k in kernels() if not options.kernels or k.name in options.kernels]
     if not chosen:
         raise SystemExit(f"no such kernel: choose from {', '.join(k.name for k in kernels())}")
-    size = Size(options.problems, options.per_problem, options.listed, options.blocks)
+    size = Size(
+        problems=options.problems,
+        per_problem=options.per_problem,
+        listed=options.listed,
+        blocks=options.blocks,
+    )
     runs = table.runs()
     bests = Bests(to_measurements(runs) if len(runs) else [])
     return Design(chosen, bench.device, size, table.done, bests), bests
@@ -73,25 +81,30 @@ def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
     runs = table.runs()
     if not len(runs):
         return "nothing was measured: give it more --minutes"
+
+    # Kernels of the problems whose whole list was measured.
     design, _ = _design(options, bench, table)
-    blocks = [
-        kernel.name
-        for kernel, problem in design.blocks
-        if all((kernel.name, problem, c, 0) in table.done for c in design.listed(kernel, problem))
-    ]
-    rows, runs = [], runs.assign(share=share_of_best(runs))
-    for kernel, of_kernel in runs.groupby("kernel"):
-        ok = of_kernel["status"] == Status.OK.value
-        default = of_kernel["share"][of_kernel["role"] == "default"]
+    complete = []
+    for kernel, problem in design.blocks:
+        keys = [(kernel.name, problem, c, 0) for c in design.listed(kernel, problem)]
+        if table.done.issuperset(keys):
+            complete.append(kernel.name)
+
+    with_share = runs.assign(share=share_of_best(runs))
+    rows = []
+    for name, of_kernel in with_share.groupby("kernel"):
+        is_ok = of_kernel["status"] == Status.OK.value
+        is_default = of_kernel["role"] == "default"
+        n_problems = len(of_kernel.filter(like="problem.").drop_duplicates())
         rows.append(
             [
-                str(kernel),
+                str(name),
                 str(len(of_kernel)),
-                str(int((~ok).sum())),
-                str(len(of_kernel.filter(like="problem.").drop_duplicates())),
-                str(blocks.count(str(kernel))),
-                medians(default),
-                noise(of_kernel[ok], "time_ms"),
+                str(int((~is_ok).sum())),
+                str(n_problems),
+                str(complete.count(str(name))),
+                medians(of_kernel.loc[is_default, "share"]),
+                noise(of_kernel[is_ok], "time_ms"),
             ]
         )
     columns = ["kernel", "rows", "failed", "problems", "whole lists", "default / best", "noise, %"]

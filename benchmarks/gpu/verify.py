@@ -18,8 +18,10 @@ from stage import Deadline, Job, Table, labels, library_columns, markdown, media
 
 from foretune.measurement import Status
 from foretune.problem import Problem
+from foretune.space import Configuration
 
 KEPT_SAMPLES = 50
+LIBRARY_COLUMN = "counter.library_ms"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -34,14 +36,17 @@ def verify(options: argparse.Namespace, bench: Any, table: Table, deadline: Dead
     """Race what is left; return whether a launch broke the device's context."""
     if not (options.out / "sweep.parquet").exists():
         raise SystemExit(f"{options.out} holds no sweep.parquet: run sweep.py first")
-    jobs = [job for race in plan(options) if race[-1].key not in table.done for job in race]
+    # The default is the last of a race: if its row is there, the race is over.
+    races = [race for race in plan(options) if race[-1].key not in table.done]
+    jobs = [job for race in races for job in race]
     ahead = bench.compiled(jobs, options.compilers)
-    race = list[Job]()
+    race: list[Job] = []
     try:
         for job, compiled in ahead:
             if not compiled.error:
                 race.append(job)
-            if job.role == "default":  # the last of its problem
+            is_last_of_race = job.role == "default"
+            if is_last_of_race:
                 if deadline.over:
                     break
                 _race(options, bench, table, race or [job])
@@ -64,7 +69,8 @@ def _race(options: argparse.Namespace, bench: Any, table: Table, jobs: list[Job]
     except Exception as e:
         table.append(bench.failed(jobs[-1], e), jobs[-1].role)
         return
-    more = bench.state() | library_columns(times)
+
+    columns = bench.state() | library_columns(times)
     for job in jobs:
         if job.config.id in times:
             samples = times[job.config.id]
@@ -75,7 +81,7 @@ def _race(options: argparse.Namespace, bench: Any, table: Table, jobs: list[Job]
             )
         else:
             row = bench.row(job, Status.WRONG_RESULT, error="its result was wrong in the race")
-        table.append(row, job.role, **more)
+        table.append(row, job.role, **columns)
     bench.synchronize()
 
 
@@ -86,22 +92,25 @@ def plan(options: argparse.Namespace) -> list[list[Job]]:
 
     from foretune.datasets import read_runs, to_measurements
 
-    known = {kernel.name: kernel for kernel in kernels()}
-    runs = read_runs(options.out / "sweep.parquet")
-    runs = runs[(runs["status"] == "ok") & (runs["counter.repeat"] == 0)].reset_index(drop=True)
-    shares = share_of_best(runs)
-    found: dict[tuple[str, Problem], list[tuple[float, Any]]] = {}
-    for share, m in zip(shares, to_measurements(runs), strict=True):
-        found.setdefault((m.kernel, m.problem), []).append((share, m.config))
-    plans = []
-    for (name, problem), offered in sorted(found.items(), key=lambda item: str(item[0])):
-        kernel = known[name]
+    all_runs = read_runs(options.out / "sweep.parquet")
+    is_first = (all_runs["status"] == "ok") & (all_runs["counter.repeat"] == 0)
+    runs = all_runs[is_first].reset_index(drop=True)
+    candidates: dict[tuple[str, Problem], list[tuple[float, Configuration]]] = {}
+    for share, measured in zip(share_of_best(runs), to_measurements(runs), strict=True):
+        of_problem = candidates.setdefault((measured.kernel, measured.problem), [])
+        of_problem.append((share, measured.config))
+
+    kernel_of_name = {kernel.name: kernel for kernel in kernels()}
+    races = []
+    for name, problem in sorted(candidates, key=str):
+        kernel = kernel_of_name[name]
         default = kernel.default(problem)
-        fastest = [c for _, c in sorted(offered, key=lambda o: -o[0]) if c != default]
-        jobs = [Job(kernel, problem, c, "finalist") for c in fastest[: options.finalists]]
-        plans.append([*jobs, Job(kernel, problem, default, "default")])
-    order = np.random.default_rng(0).permutation(len(plans))
-    return [plans[int(i)] for i in order]
+        fastest_first = sorted(candidates[name, problem], key=lambda candidate: -candidate[0])
+        others = [config for _, config in fastest_first if config != default]
+        race = [Job(kernel, problem, config, "finalist") for config in others[: options.finalists]]
+        races.append([*race, Job(kernel, problem, default, "default")])
+    order = np.random.default_rng(0).permutation(len(races))
+    return [races[int(i)] for i in order]
 
 
 def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
@@ -109,23 +118,29 @@ def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
     runs = table.runs()
     if not len(runs) or not (runs["status"] == "ok").any():
         return "nothing was measured: give it more --minutes"
-    ok = runs[runs["status"] == "ok"]
-    named = ok.assign(key=labels(ok, "problem"))
-    best = named.groupby("key")["time_ms"].min()
-    default = named[named["role"] == "default"].set_index("key")["time_ms"]
-    library = named.reindex(columns=["key", "counter.library_ms"]).groupby("key").first().iloc[:, 0]
-    kernel = named.groupby("key")["kernel"].first()
+    is_ok = runs["status"] == "ok"
+    raced = runs[is_ok].assign(key=labels(runs[is_ok], "problem"))
+    by_problem = raced.groupby("key")
+    best = by_problem["time_ms"].min()
+    kernel = by_problem["kernel"].first()
+    default = raced[raced["role"] == "default"].set_index("key")["time_ms"]
+    # No row has a library's time if no kernel has a library.
+    with_library = raced.reindex(columns=["key", LIBRARY_COLUMN])
+    library = with_library.groupby("key")[LIBRARY_COLUMN].first()
+
     rows = []
     for name in sorted(kernel.unique()):
-        keys = kernel.index[kernel == name]
-        against = (library.reindex(keys) / best.reindex(keys)).dropna()
+        problems = kernel.index[kernel == name]
+        of_default = default.reindex(problems) / best.reindex(problems)
+        of_library = (library.reindex(problems) / best.reindex(problems)).dropna()
+        n_faster = (of_library < 1).sum()
         rows.append(
             [
                 name,
-                str(len(keys)),
-                medians(default.reindex(keys) / best.reindex(keys), "{:.2f}×"),
-                medians(against, "{:.2f}×"),
-                f"{(against < 1).sum()} of {len(against)}",
+                str(len(problems)),
+                medians(of_default, "{:.2f}×"),
+                medians(of_library, "{:.2f}×"),
+                f"{n_faster} of {len(of_library)}",
             ]
         )
     columns = ["kernel", "problems", "default / best", "library / best", "library faster"]

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 LINE_BYTES = 64
 SIZES_PER_OCTAVE = 4
-MIN_KIB, MAX_KIB = 4, 1 << 20
+MIN_KIB = 4
+MAX_KIB = 1 << 20
 ROUNDS = 2  # the two rounds measure the same: their difference shows how far a value can be trusted
 SAMPLE_S = 2e-4
 """Duration of a sample: long relative to a call, short relative to the scheduler's time slices."""
@@ -88,7 +89,8 @@ class MemoryCurve:
             for i, size in enumerate(sizes_kib):
                 latencies[number, i], rates[number, i] = latency_ns(size), read_gbps(size)
                 progress.advance(f"{size:,} KiB")
-        latency, rate = latencies.min(axis=0), rates.max(axis=0)
+        latency = latencies.min(axis=0)
+        rate = rates.max(axis=0)
         return cls(
             tuple(map(float, sizes_kib)),
             tuple(latency.tolist()),
@@ -173,7 +175,8 @@ def find_levels(
 
     ``sizes_kib`` ascend; ``latency_ns`` has shape (rounds, sizes), ``read_gbps`` (sizes,).
     """
-    sizes, fastest = np.asarray(sizes_kib, dtype=float), latency_ns.min(axis=0)
+    sizes = np.asarray(sizes_kib, dtype=float)
+    fastest = latency_ns.min(axis=0)
     # what a larger working set reaches, a smaller one does too: higher values are disturbances
     lower = np.minimum.accumulate(fastest[::-1])[::-1]
     differences = np.ptp(latency_ns, axis=0) / fastest
@@ -207,7 +210,8 @@ def chase(lines, at, steps):
         at = lines[at]
     return at
 """
-_READ_VECTORS, _LANES = 16, 8
+_READ_VECTORS = 16
+_LANES = 8
 _WORDS = LINE_BYTES // 8
 
 
@@ -239,7 +243,9 @@ class _Buffer:
         if cores == 1:
             return math.nan
         size_kib = len(self._lines) * 8 / 1024
-        chase, done, found = self._chaser(size_kib), threading.Event(), []
+        chase = self._chaser(size_kib)
+        done = threading.Event()
+        found = []
         others = np.array_split(np.zeros(len(self._lines)), cores - 1)
         words = len(others[-1]) - len(others[-1]) % (_READ_VECTORS * _LANES)
 
@@ -308,7 +314,8 @@ def _transfer_ns(bounce: Any, other: int, rallies: int = 30, bounces: int = 200)
 
 def _call_us() -> float:
     nothing = codegen.compile_function(codegen.function_source("nothing", "a", ["pass"]), "nothing")
-    array, calls = np.zeros(1), 1000
+    array = np.zeros(1)
+    calls = 1000
 
     def many() -> None:
         for _ in range(calls):

@@ -16,7 +16,8 @@ from machine_probe.dissection import LINE_BYTES, ROUNDS, MemoryCurve, working_se
 from machine_probe.triton_probe import chase, read
 
 STEPS = 4096  # dependent loads per launch
-BLOCK, PROGRAMS_PER_CORE = 1024, 8
+BLOCK = 1024
+PROGRAMS_PER_CORE = 8
 READS = 1 << 28  # bytes that a launch reads at least
 _WORDS = LINE_BYTES // 4
 

@@ -16,7 +16,8 @@ def chase(lines, position, steps):
 @triton.jit
 def read(numbers, sums, blocks, times, BLOCK: tl.constexpr):
     """Add the numbers of every n-th block to this program's sums, ``times`` times."""
-    program, programs = tl.program_id(0), tl.num_programs(0)
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
     offsets = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), dtype=tl.int32)
     for _ in range(times):

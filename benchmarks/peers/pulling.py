@@ -51,7 +51,8 @@ class CallbackToAskTell:
             missing = [i for i in dict.fromkeys(self._request) if i not in observed]
             if missing:
                 return missing
-            values, self._request = [observed[i] for i in self._request], None
+            values = [observed[i] for i in self._request]
+            self._request = None
             self._request = self._exchange(partial(self._answers.put, values))
         return []
 

@@ -95,9 +95,13 @@ def make_shard(
     def weight(rows: int, columns: int) -> Tensor:
         return torch.randn(rows, columns, generator=generator) * columns**-0.5
 
-    hidden, dim, ranks = model.hidden, model.head_dim, exchange.ranks
-    first, last = stage * model.layers // stages, (stage + 1) * model.layers // stages
-    embedding, head = weight(model.vocab, hidden), weight(model.vocab, hidden)
+    hidden = model.hidden
+    dim = model.head_dim
+    ranks = exchange.ranks
+    first = stage * model.layers // stages
+    last = (stage + 1) * model.layers // stages
+    embedding = weight(model.vocab, hidden)
+    head = weight(model.vocab, hidden)
     layers = []
     for index in range(model.layers):
         q = weight(model.heads * dim, hidden)
@@ -160,7 +164,8 @@ def _attention(
     batch, tokens, _ = x.shape
     split = project(x, layer.qkv).view(batch, tokens, -1, shard.model.head_dim)
     rotated = rotate(split[:, :, : shard.heads + shard.kv_heads], rotation)
-    queries, new_keys = rotated[:, :, : shard.heads], rotated[:, :, shard.heads :]
+    queries = rotated[:, :, : shard.heads]
+    new_keys = rotated[:, :, shard.heads :]
     new_values = split[:, :, shard.heads + shard.kv_heads :]
     return project(attend(queries, new_keys, new_values, keys, values, start), layer.out)
 

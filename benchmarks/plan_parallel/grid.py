@@ -20,7 +20,8 @@ FORMAT = "fp32"
 EXCHANGES = ("all_reduce", "all_gather", "send_recv")
 LOCAL_DEVICE = "here"
 PASSES = 2
-MIN_BOX_S, MAX_BOX_S = 0.006, 0.15
+MIN_BOX_S = 0.006
+MAX_BOX_S = 0.15
 """Seconds for one operator and pass."""
 
 

@@ -35,7 +35,8 @@ def rank_device(runs: pd.DataFrame) -> Device:
 
 def rank_timers(runs: pd.DataFrame) -> dict[RankMode, OperatorTimer]:
     """Return the planner's clocks over a measured run table: of one rank, and of all at once."""
-    device, tables = rank_device(runs), LocalTables(runs)
+    device = rank_device(runs)
+    tables = LocalTables(runs)
     return {mode: RankTimer(device, tables, LOCAL_DEVICE, mode) for mode in RANK_MODES}
 
 

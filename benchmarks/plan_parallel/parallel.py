@@ -40,7 +40,8 @@ from plan_parallel.ranks import RankGroup
 
 TIE_MARGIN = 0.05
 """Times of layouts closer than this are no order that a prediction must get right."""
-MIN_ROUNDS, MAX_ROUNDS = 7, 60
+MIN_ROUNDS = 7
+MAX_ROUNDS = 60
 STEP_ERROR = 0.1
 """Spread of a step's log time that the coefficients do not explain."""
 PRIOR_SCALE = np.array([0.3, 1.0, 0.2])
@@ -63,8 +64,10 @@ def small_model(hidden: int, layers: int, kv_heads: int, intermediate: int) -> M
     )
 
 
-_SMALL, _LARGE = small_model(256, 4, 2, 704), small_model(1280, 2, 4, 3456)
-_DEEP, _MIDDLE = small_model(128, 6, 2, 352), small_model(512, 2, 2, 1408)
+_SMALL = small_model(256, 4, 2, 704)
+_LARGE = small_model(1280, 2, 4, 3456)
+_DEEP = small_model(128, 6, 2, 352)
+_MIDDLE = small_model(512, 2, 2, 1408)
 QUICK_FIT_PROBLEMS = (
     StepProblem(_DEEP, 4, 1, 60),
     StepProblem(_MIDDLE, 2, 24),
@@ -290,7 +293,8 @@ def check_on_group(
     timers = {mode: StepTimer(timer) for mode, timer in operators.items()}
     if progress:
         progress.start("steps", len(problems) + len(fit_problems))
-    fit_checks, found = [], []
+    fit_checks = []
+    found = []
     for problem in fit_problems:
         fit_checks.append(_check_problem(group, problem, timers, PRIOR_COEFFICIENTS, box_s, seed))
         if progress:
@@ -320,7 +324,8 @@ def fit_coefficients(
     """
     from scipy.optimize import least_squares
 
-    terms, measured = [], []
+    terms = []
+    measured = []
     for check in fit_checks:
         compared = [each for each in arrangements(ranks) if each.is_applicable(check.problem)]
         for each, layout in zip(compared, check.layouts, strict=True):
@@ -328,7 +333,8 @@ def fit_coefficients(
             measured.append(layout.measured_ms)
     if not terms:
         return PRIOR_COEFFICIENTS
-    rows, target = np.array(terms), np.log(measured)
+    rows = np.array(terms)
+    target = np.log(measured)
 
     def residuals(coefficients: np.ndarray) -> np.ndarray:
         prior = (coefficients - PRIOR_COEFFICIENTS) / PRIOR_SCALE

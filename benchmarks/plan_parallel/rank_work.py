@@ -20,14 +20,16 @@ from plan_parallel.decoder import Cache, RankExchange, Shard, Tensor
 
 CACHE_MULTIPLE = 4
 """How many times the last cache weights are read from in turn: it may keep a part of less."""
-MIN_POOL_MIB, MAX_POOL_MIB = 64, 512
+MIN_POOL_MIB = 64
+MAX_POOL_MIB = 512
 TINY = ModelDescription(
     "tiny", layers=1, hidden=64, heads=2, kv_heads=1, head_dim=32, vocab=16, intermediate=64
 )
 HEAD_DIM = 64
 """Width of the heads in the timing of the rotary embedding."""
 MAX_COPIES = 4096
-MIN_EXCHANGES, MAX_EXCHANGES = 7, 400
+MIN_EXCHANGES = 7
+MAX_EXCHANGES = 400
 PADDING_GEMMS = 6
 """Small products between two exchanges: some tenths of a millisecond."""
 
@@ -50,7 +52,8 @@ class Rank:
     """
 
     def __init__(self, rank: int, ranks: int) -> None:
-        self.rank, self.ranks = rank, ranks
+        self.rank = rank
+        self.ranks = ranks
         caches = CACHE_MULTIPLE * max(cache_sizes().values(), default=0.0) / 1024
         mib = min(max(caches, MIN_POOL_MIB), MAX_POOL_MIB)
         self._pool = torch.rand(int(mib * 2**18)) - 0.5
@@ -61,7 +64,8 @@ class Rank:
 
     def prepare(self, problem: StepProblem, arrangements: list[Arrangement], seed: int) -> None:
         """Build the model and the requests of a problem, as every arrangement cuts them."""
-        self._problem, self._parts = problem, {}
+        self._problem = problem
+        self._parts = {}
         generator = torch.Generator().manual_seed(seed)
         shape = problem.batch, problem.context + problem.new_tokens
         tokens = torch.randint(problem.model.vocab, shape, generator=generator)
@@ -159,7 +163,8 @@ class Rank:
     def _with_context(self, shard: Shard, parts: list[Tensor], arrangement: Arrangement) -> _Part:
         """Return a part whose caches hold what the tokens before the new ones leave there."""
         assert self._problem is not None
-        context, new = self._problem.context, self._problem.new_tokens
+        context = self._problem.context
+        new = self._problem.new_tokens
         caches = [shard.empty_cache(len(tokens), context + new) for tokens in parts]
         if context:
             before = _Part(shard, [tokens[:, :context] for tokens in parts], caches)
@@ -209,7 +214,8 @@ class Rank:
 
     def _gemm(self, problem: Mapping[str, Any]) -> Callable[[], object]:
         m, n, k = (int(problem[name]) for name in "MNK")
-        x, weights = torch.randn(m, k), self._copies(n, k)
+        x = torch.randn(m, k)
+        weights = self._copies(n, k)
         return lambda: decoder.project(x, next(weights))
 
     def _attention(self, problem: Mapping[str, Any]) -> Callable[[], object]:
@@ -229,13 +235,16 @@ class Rank:
         return run
 
     def _norm(self, problem: Mapping[str, Any]) -> Callable[[], object]:
-        rows, columns = int(problem["rows"]), int(problem["columns"])
+        rows = int(problem["rows"])
+        columns = int(problem["columns"])
         x, rest = torch.randn(2, rows, columns).unbind()
         scale = torch.ones(columns)
         return lambda: decoder.normalize(x, rest, scale)
 
     def _elementwise(self, problem: Mapping[str, Any]) -> Callable[[], object]:
-        rows, columns, op = int(problem["rows"]), int(problem["columns"]), problem["op"]
+        rows = int(problem["rows"])
+        columns = int(problem["columns"])
+        op = problem["op"]
         if op == "silu_and_mul":
             both = torch.randn(1, rows, 2 * columns)
             return lambda: decoder.gate(both)

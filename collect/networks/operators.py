@@ -31,7 +31,7 @@ FORMATS = {
 class NetworkOperator:
     """An operator of a network.
 
-    ``kernel`` is the family that predicts it; operators without one of their own are
+    ``kernel`` is the family that predicts it; operators without one are
     ``elementwise`` with ``problem.op``. ``problem`` has its sizes, ``config`` number format and
     threads. ``build`` makes a launch with random tensors, which must run with ``config.threads``.
     ``call`` is the call in torch, None for the host's work.

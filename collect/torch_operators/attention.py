@@ -4,7 +4,6 @@ import torch
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from foretune.collect.torch_operators.operator_class import OperatorClass
 from foretune.collect.torch_operators.tensors import random_tensor
 from foretune.kernel import Launch
 from foretune.values import FrozenParameters
@@ -47,29 +46,37 @@ def decode(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tor
     return functional.scaled_dot_product_attention(shared, keys, values).view(query.shape)
 
 
-def _refuse(problem: FrozenParameters, config: FrozenParameters) -> str:
+def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
+    """Return why torch cannot run an operator; "" if it can."""
     number_format = config.get("format", "bf16")
     for name in ("format", "kv_format"):
         if config.get(name, "bf16") not in DTYPES:
             return f"torch computes attention in {' and '.join(DTYPES)}, not in {config[name]}"
     if config.get("kv_format", number_format) != number_format:
         return "torch computes attention in the format of the cache"
+
+    # Torch has no sliding window. For a new token, the cache is cut to the window instead.
+    is_prompt = "seq_len" in problem
     window = _window(problem)
-    if "seq_len" in problem and 0 < window < _keys(problem):
+    if is_prompt and 0 < window < _keys(problem):
         return "prompts longer than the window: torch computes beyond the window, too"
     return ""
 
 
-def _memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
-    queries = float(problem.get("seq_len", 1)) * float(problem["heads"])
-    keys = _keys(problem) * _kv_heads(problem)
-    copies = 4.0 if config.get("format", "bf16") == "bf16" else 8.0
-    return (
-        copies * float(problem["batch"]) * float(problem["head_dim"]) * (2.0 * queries + 2.0 * keys)
-    )
+def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
+    """Return the bytes of queries, results, keys and values, each twice: drawn and converted."""
+    bytes_per_number = 2.0 if config.get("format", "bf16") == "bf16" else 4.0
+    query_vectors = float(problem.get("seq_len", 1)) * float(problem["heads"])
+    key_vectors = _keys(problem) * _kv_heads(problem)
+
+    # As many results as queries, and as many values as keys.
+    vectors = 2.0 * query_vectors + 2.0 * key_vectors
+    numbers = float(problem["batch"]) * float(problem["head_dim"]) * vectors
+    return 2.0 * bytes_per_number * numbers
 
 
-def _build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
+def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
+    """Return a call that runs an operator on random queries, keys and values."""
     batch = round(float(problem["batch"]))
     heads = round(float(problem["heads"]))
     head_size = round(float(problem["head_dim"]))
@@ -99,6 +106,3 @@ def _window(problem: FrozenParameters) -> int:
 
 def _kv_heads(problem: FrozenParameters) -> int:
     return int(problem.get("kv_heads", 0)) or int(problem["heads"])
-
-
-ATTENTION = OperatorClass(cannot_run=_refuse, memory_bytes=_memory_bytes, build=_build)

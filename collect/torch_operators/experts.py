@@ -11,27 +11,31 @@ import torch
 from torch.nn import functional
 
 from foretune.collect.expert_routing import mean_counts, routing_exponent
-from foretune.collect.torch_operators.operator_class import OperatorClass
 from foretune.collect.torch_operators.products import FORMATS, refuse_format
 from foretune.collect.torch_operators.row_operations import silu_and_mul
 from foretune.collect.torch_operators.tensors import random_tensor
 from foretune.kernel import Launch
 from foretune.values import FrozenParameters
 
+BYTES_PER_NUMBER = 2.0
+"""Of weights and activations as they are drawn."""
+
 Experts = Callable[[torch.Tensor], torch.Tensor]
 """A function that applies the experts to rows sorted by expert."""
 
 
-def experts(up: torch.Tensor, down: torch.Tensor, counts: Sequence[int], kind: str) -> Experts:
+def experts(
+    up: torch.Tensor, down: torch.Tensor, counts: Sequence[int], number_format: str
+) -> Experts:
     """Return a function that applies the experts to rows sorted by expert, ``counts`` per expert.
 
     ``up`` is gate and up projection of every expert in 16 bits, (experts, 2 · inner, hidden), and
-    ``down`` is (experts, hidden, inner); ``kind`` is the number format.
+    ``down`` is (experts, hidden, inner).
     """
     # Torch has grouped products from 2.10 on.
-    if kind == "bf16" and hasattr(functional, "grouped_mm"):
+    if number_format == "bf16" and hasattr(functional, "grouped_mm"):
         return _grouped(up, down, counts)
-    return _one_by_one(up, down, counts, kind)
+    return _one_by_one(up, down, counts, number_format)
 
 
 def _grouped(up: torch.Tensor, down: torch.Tensor, counts: Sequence[int]) -> Experts:
@@ -47,9 +51,11 @@ def _grouped(up: torch.Tensor, down: torch.Tensor, counts: Sequence[int]) -> Exp
     return run
 
 
-def _one_by_one(up: torch.Tensor, down: torch.Tensor, counts: Sequence[int], kind: str) -> Experts:
+def _one_by_one(
+    up: torch.Tensor, down: torch.Tensor, counts: Sequence[int], number_format: str
+) -> Experts:
     """Apply one expert after the other; those without rows are left out."""
-    make_linear = FORMATS[kind]
+    make_linear = FORMATS[number_format]
     layers = [
         (make_linear(expert_up), make_linear(expert_down))
         for expert_up, expert_down, count in zip(up, down, counts, strict=True)
@@ -79,7 +85,8 @@ def combine_experts(
     return torch.zeros_like(activations).index_add_(0, rows, weighted)
 
 
-def _refuse(problem: FrozenParameters, config: FrozenParameters) -> str:
+def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
+    """Return why torch cannot run an operator; "" if it can."""
     reason = refuse_format(str(config["format"]))
     if reason:
         return reason
@@ -88,54 +95,61 @@ def _refuse(problem: FrozenParameters, config: FrozenParameters) -> str:
     return ""
 
 
-def _memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
+def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
     """Return twice the bytes of the rank's weights, plus the activations."""
     hidden, inner = _widths(problem, config)
     local_experts = int(problem["experts"]) // int(config.get("ep", 1))
     pairs = float(sum(busiest_rank_counts(problem, config)))
+
+    # An expert has a gate, an up and a down projection.
     weights = 3.0 * local_experts * hidden * inner
+    # Per token its input; per token-expert pair input and output, gate and up projection, and
+    # their product.
     activations = float(problem["tokens"]) * hidden + pairs * (2.0 * hidden + 3.0 * inner)
-    return 4.0 * weights + 2.0 * activations
+    return 2.0 * BYTES_PER_NUMBER * weights + BYTES_PER_NUMBER * activations
 
 
-def _build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
+def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
+    """Return a call that runs the busiest rank's experts on random tokens."""
     tokens = int(problem["tokens"])
     hidden, inner = _widths(problem, config)
     counts = busiest_rank_counts(problem, config)
 
-    # Each expert gets random tokens.
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([np.sort(rng.choice(tokens, n, replace=False)) for n in counts])
-
     up = random_tensor((len(counts), 2 * inner, hidden), device)
     down = random_tensor((len(counts), hidden, inner), device)
     run = experts(up, down, counts, str(config["format"]))
-    token_rows = torch.as_tensor(rows, device=device)
+
+    # Each expert gets random tokens, and all experts of a token weigh the same.
+    rng = np.random.default_rng(0)
+    tokens_by_expert = [np.sort(rng.choice(tokens, count, replace=False)) for count in counts]
+    rows = torch.as_tensor(np.concatenate(tokens_by_expert), device=device)
     weight = 1.0 / int(problem["top_k"])
     weights = torch.full((len(rows), 1), weight, dtype=up.dtype, device=device)
     activations = random_tensor((tokens, hidden), device)
-    return lambda: combine_experts(activations, token_rows, weights, run)
-
-
-def _widths(problem: FrozenParameters, config: FrozenParameters) -> tuple[int, int]:
-    """Return the hidden size, and the inner size of an expert on one rank."""
-    return int(problem["hidden"]), int(problem["intermediate"]) // int(config.get("tp", 1))
+    return lambda: combine_experts(activations, rows, weights, run)
 
 
 def busiest_rank_counts(problem: FrozenParameters, config: FrozenParameters) -> list[int]:
     """Return the busiest rank's tokens by expert: the most popular one, others evenly spaced."""
     n_experts, top_k, tokens = (int(problem[name]) for name in ("experts", "top_k", "tokens"))
-    local_experts = max(n_experts // int(config.get("ep", 1)), 1)
+    n_local = max(n_experts // int(config.get("ep", 1)), 1)
     exponent = routing_exponent(str(problem.get("distribution", "balanced")))
-    share = mean_counts(tokens, top_k, n_experts, exponent)
-    others = np.linspace(1, n_experts - 1, local_experts - 1).round().astype(int)
-    chosen = share[[0, *others]]
 
-    # Whole tokens with the same sum as the shares, so that a few tokens still reach experts.
-    ends = np.cumsum(chosen).round().astype(int)
+    # Mean counts, the most popular expert first. The busiest rank has that one, and others of all
+    # ranks of popularity.
+    mean_of_expert = mean_counts(tokens, top_k, n_experts, exponent)
+    other_experts = np.linspace(1, n_experts - 1, n_local - 1).round().astype(int)
+    mean_of_local = mean_of_expert[[0, *other_experts]]
+
+    # Whole tokens with the same sum as the means, so that a few tokens still reach experts.
+    ends = np.cumsum(mean_of_local).round().astype(int)
     counts = np.diff(ends, prepend=0).clip(max=tokens)
     counts[0] = max(counts[0], 1)
     return [int(count) for count in counts]
 
 
-EXPERTS = OperatorClass(cannot_run=_refuse, memory_bytes=_memory_bytes, build=_build)
+def _widths(problem: FrozenParameters, config: FrozenParameters) -> tuple[int, int]:
+    """Return the hidden size, and the inner size of an expert on one rank."""
+    hidden = int(problem["hidden"])
+    inner = int(problem["intermediate"]) // int(config.get("tp", 1))
+    return hidden, inner

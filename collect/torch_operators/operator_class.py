@@ -1,4 +1,4 @@
-"""What each kernel of the table says of its operators in torch."""
+"""How torch runs the operators of one kernel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +11,10 @@ from foretune.values import FrozenParameters
 class OperatorClass:
     """How to run the operators of one kernel, given problem and configuration.
 
-    ``cannot_run`` returns why torch cannot run one ("" if it can), ``memory_bytes`` its approximate
-    peak memory, ``build`` a call on a device.
+    Attributes:
+        cannot_run: returns why torch cannot run an operator; "" if it can.
+        memory_bytes: returns its approximate peak memory in bytes.
+        build: returns a call that runs it on a device of torch.
     """
 
     cannot_run: Callable[[FrozenParameters, FrozenParameters], str]

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from foretune.collect.torch_operators.operator_class import OperatorClass
 from foretune.collect.torch_operators.tensors import FLOAT8, MIN_LARGEST, random_tensor, scaled
 from foretune.kernel import Launch
 from foretune.values import FrozenParameters
 
+MAX_BYTES_PER_NUMBER = 8.0
+"""Memory of a number, in 32 bits and in its format."""
 GROUP_SIZE = 128
 """Four-bit weights per scale."""
 MIN_ROWS = 32
@@ -138,7 +139,8 @@ def refuse_format(number_format: str) -> str:
     return f"torch multiplies in {', '.join(FORMATS)}, not in {number_format}"
 
 
-def _refuse(problem: FrozenParameters, config: FrozenParameters) -> str:
+def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
+    """Return why torch cannot run an operator; "" if it can."""
     number_format = str(config["format"])
     reason = refuse_format(number_format)
     if reason:
@@ -149,18 +151,17 @@ def _refuse(problem: FrozenParameters, config: FrozenParameters) -> str:
     return ""
 
 
-def _memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
-    """Return the bytes of all operands in single precision and in their format."""
+def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
+    """Return the bytes of operands and result, at most eight per number: drawn and converted."""
     m, n, k = (float(problem[name]) for name in ("M", "N", "K"))
-    return 8.0 * (m * k + n * k) + 8.0 * m * n
+    numbers = m * k + n * k + m * n
+    return MAX_BYTES_PER_NUMBER * numbers
 
 
-def _build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
+def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
+    """Return a call that multiplies random activations by a random weight."""
     m, n, k = (int(problem[name]) for name in ("M", "N", "K"))
     make_linear = FORMATS[str(config["format"])]
     linear = make_linear(random_tensor((n, k), device))
     operand = linear.prepare(random_tensor((m, k), device))
     return lambda: linear.multiply(operand)
-
-
-PRODUCTS = OperatorClass(cannot_run=_refuse, memory_bytes=_memory_bytes, build=_build)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from foretune.collect.torch_operators.operator_class import OperatorClass
 from foretune.collect.torch_operators.tensors import random_tensor
 from foretune.kernel import Launch
 from foretune.values import FrozenParameters
@@ -16,6 +15,9 @@ HEAD_SIZE = 128
 """Head size of rotary embeddings; pairs are half of it apart."""
 EPSILON = 1e-6
 """Added to the mean square of a norm."""
+MAX_ARRAYS = 8.0
+"""Arrays of the size of the rows that an operation holds at once, at most."""
+BYTES_PER_NUMBER = 2.0
 
 
 def rms_norm(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -70,7 +72,8 @@ OPERATIONS: dict[str, Callable[[int, int, str], Launch]] = {
 """Operation -> a function of rows, columns and device that builds a launch."""
 
 
-def _refuse(problem: FrozenParameters, config: FrozenParameters) -> str:
+def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
+    """Return why torch cannot run an operator; "" if it can."""
     operation = str(problem.get("op"))
     if operation not in OPERATIONS:
         return f"unknown row operation {operation!r}: known are {', '.join(OPERATIONS)}"
@@ -79,14 +82,16 @@ def _refuse(problem: FrozenParameters, config: FrozenParameters) -> str:
     return ""
 
 
-def _memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
+def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
+    """Return the bytes of at most eight arrays, and of the table of an embedding."""
+    columns = float(problem["columns"])
+    array_rows = MAX_ARRAYS * float(problem["rows"])
     table_rows = VOCABULARY if problem.get("op") == "embedding" else 0
-    return 2.0 * float(problem["columns"]) * (8.0 * float(problem["rows"]) + table_rows)
+    return BYTES_PER_NUMBER * columns * (array_rows + table_rows)
 
 
-def _build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
-    build = OPERATIONS[str(problem["op"])]
-    return build(round(float(problem["rows"])), int(problem["columns"]), device)
-
-
-ROW_OPERATIONS = OperatorClass(cannot_run=_refuse, memory_bytes=_memory_bytes, build=_build)
+def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
+    """Return a call that runs an operator on random rows."""
+    build_operation = OPERATIONS[str(problem["op"])]
+    rows = round(float(problem["rows"]))
+    return build_operation(rows, int(problem["columns"]), device)

@@ -41,6 +41,11 @@ class Arguments:
         return sum(arrays.as_numpy(x).size for x in self.initial_arrays)
 
     @property
+    def has_generators(self) -> bool:
+        """Whether random generators are among the arguments, whose state has to be reset."""
+        return bool(self._generators)
+
+    @property
     def arrays(self) -> list[Any]:
         """Return the arrays that a call reads and may write into."""
         return self._arrays
@@ -50,7 +55,8 @@ class Arguments:
         for generator, state in self._generators:
             arrays.set_generator_state(generator, state)
         for now, initial in zip(self._arrays, self.initial_arrays, strict=True):
-            if not arrays.same_bits(now, initial):
+            # Comparing plain numbers would take longer than copying them.
+            if arrays.is_plain_array(now) or not arrays.same_bits(now, initial):
                 arrays.assign(now, initial)
 
     def written(self) -> dict[int, Any]:

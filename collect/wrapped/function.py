@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +46,8 @@ from foretune.values import Value
 MIN_ACCEPTANCE_S = 1.0
 ACCEPTANCE_FACTOR = 20.0
 """The default accepts new values if it ends within so many times its usual seconds."""
+MAX_SIGNATURES = 256
+"""Signatures that are kept: reading one takes longer than a short call."""
 OutputCheck = Callable[[Any, Any], bool]
 """Judges an output: called with the reference and the output."""
 
@@ -588,9 +590,19 @@ class FunctionKernel(WrappedKernel):
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return a function's parameters; none if it has no signature."""
     try:
+        return _known_parameters(function)
+    except TypeError:  # it cannot be hashed
+        return _read_parameters(function)
+
+
+def _read_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
         return inspect.signature(getattr(function, "py_func", function)).parameters
     except (TypeError, ValueError):  # some built-in functions have no signature
         return {}
+
+
+_known_parameters = lru_cache(maxsize=MAX_SIGNATURES)(_read_parameters)
 
 
 def _check_knobs(

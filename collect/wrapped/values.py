@@ -25,6 +25,8 @@ from foretune.collect.wrapped import whole_numbers
 from foretune.relative_error import is_equal, is_plain, relative_error
 from foretune.support.identity import attributes_of, shape_of
 
+PLAIN_KINDS = "biufc"
+"""Kinds of NumPy's types of numbers."""
 TABLE_LIBRARIES = ("pandas", "scipy")
 """Libraries whose objects are copied as a whole: tables and sparse matrices."""
 IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic)
@@ -57,6 +59,12 @@ def is_array(value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(isinstance(x, IMMUTABLE_TYPES) for x in value)
     return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+def is_plain_array(value: Any) -> bool:
+    """Whether this is a writable array of numbers, whose values can be copied as they are."""
+    is_plain = type(value) is np.ndarray and value.dtype.kind in PLAIN_KINDS
+    return is_plain and value.flags.writeable
 
 
 def copy_arrays(value: Any, with_objects: bool = False) -> Any:
@@ -237,12 +245,12 @@ def assign_all(targets: Any, values: Any) -> bool:
     return True
 
 
-def have_same_layout(values: Any, others: Any) -> bool:
-    """Whether nested values have as many leaves, of equal classes, types and shapes."""
-    ours, theirs = list(leaves(values)), list(leaves(others))
-    if len(ours) != len(theirs):
-        return False
-    return all(map(_has_same_layout, ours, theirs))
+def have_same_layout(one: Any, other: Any) -> bool:
+    """Whether nested values have arrays of the same shapes and types, and the same numbers."""
+    leaves_of_one, leaves_of_other = list(leaves(one)), list(leaves(other))
+    return len(leaves_of_one) == len(leaves_of_other) and all(
+        map(_has_same_layout, leaves_of_one, leaves_of_other)
+    )
 
 
 def _has_same_layout(one: Any, other: Any) -> bool:

@@ -10,11 +10,12 @@ import pandas as pd
 
 from foretune.datasets.file_contents import (
     PARQUET,
+    begins_like_json,
     require_no_report,
     require_real_file,
 )
 from foretune.datasets.importers.columns import as_categories
-from foretune.datasets.json_tables import is_json, read_json_table
+from foretune.datasets.json_tables import read_json_table
 from foretune.datasets.text_encoding import decoded_document
 from foretune.datasets.text_tables import Dialect, read_text_table
 from foretune.errors import RunTableError, UsageError
@@ -105,7 +106,7 @@ def read_table(
         if path.suffix.lower() == ".parquet" or beginning.startswith(PARQUET):
             # The stored index of a sampled table would misalign new columns.
             return read_parquet(path, dictionaries=True).to_pandas().reset_index(drop=True)
-        if is_json(beginning) or path.name.lower().endswith(JSON_LINES):
+        if begins_like_json(beginning) or path.name.lower().endswith(JSON_LINES):
             read = read_json_table(read_bytes(path))
         else:
             read = read_text_table(path, dialect or Dialect(), header_words)

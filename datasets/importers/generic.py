@@ -36,6 +36,8 @@ from foretune.values import counted
 
 UNIT_COLUMN = "time_unit"
 """The column, in lower case, that has a unit of time for each row."""
+TIME_MAPPING = "--map time_ms="
+"""In what is said of a known tool's table: which of its times counts is the user's to say."""
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
@@ -83,7 +85,13 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
 
 def time_column(table: pd.DataFrame, where: object) -> str | None:
-    """Return the one column that is the time of a run, with its unit; UsageError if several are."""
+    """Return the one column that is the time of a run, with its unit; UsageError if several are.
+
+    In a table of a known tool whose time the user has to map, no column is.
+    """
+    tool = tool_of_columns(set(map(str, table.columns)))
+    if tool is not None and TIME_MAPPING in tool:
+        return None
     found = times_with_units(table)
     if len(found) > 1:
         raise UsageError(

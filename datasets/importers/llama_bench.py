@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from foretune.datasets.file_contents import begins_like_json
 from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, read_beginning, read_table, require
 from foretune.datasets.importers.json_records import read_records
-from foretune.datasets.json_tables import is_json
 from foretune.device import canonical_name
 
 KEYS = ("model_type", "n_prompt", "n_gen", "avg_ns")
@@ -58,7 +58,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
 def _tests(path: Path, request: Request) -> Iterable[Mapping[str, Any]]:
     """Return the tests of a file in JSON or CSV."""
-    if is_json(read_beginning(path)):
+    if begins_like_json(read_beginning(path)):
         tests: list[Mapping[str, Any]] = read_records(path, KEYS, _WHAT)
         return tests
     table = read_table(path, KEYS, dialect=request.dialect, notes=request.notes)

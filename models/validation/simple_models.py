@@ -13,6 +13,12 @@ import pandas as pd
 RIDGE_STRENGTHS = np.logspace(-4, 2, 7)
 MAX_ROWS = 20_000
 """Maximum rows to learn from (random sample)."""
+LOG_LINEAR = "log-linear law"
+LAW_AND_TREES = "law + XGBoost"
+MEDIAN = "median"
+
+SimpleModel = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Inputs, logs of their target, and inputs to predict -> predicted logs."""
 
 
 def log_linear_law(X: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -34,8 +40,8 @@ def boosted_trees(X: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarra
 
 def law_and_trees(X: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """The law, and XGBoost on what it leaves."""
-    rest = y - log_linear_law(X, y, X)
-    return log_linear_law(X, y, wanted) + boosted_trees(X, rest, wanted)
+    residual = y - log_linear_law(X, y, X)
+    return log_linear_law(X, y, wanted) + boosted_trees(X, residual, wanted)
 
 
 def nearest_row(X: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -50,17 +56,14 @@ def median(X: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.full(len(wanted), np.median(y))
 
 
-LOG_LINEAR = "log-linear law"
-LAW_AND_TREES = "law + XGBoost"
-MEDIAN = "median"
-SIMPLE_MODELS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+SIMPLE_MODELS: dict[str, SimpleModel] = {
     LOG_LINEAR: log_linear_law,
     LAW_AND_TREES: law_and_trees,
     "XGBoost": boosted_trees,
     "nearest row": nearest_row,
     MEDIAN: median,
 }
-"""Name -> function of inputs, logs of their target, and the inputs to predict."""
+"""Name in reports -> model."""
 
 
 def predict_simple(

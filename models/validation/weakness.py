@@ -22,7 +22,7 @@ def weakness_of(target: str, scores: SplitScores) -> str:
     """
     if len(scores) < 2:  # no baseline
         return ""
-    model, *baselines = scores
+    model = next(iter(scores))
 
     typical = scores[model].get(TYPICAL, math.nan)
     typical_of_median = scores.get(MEDIAN, {}).get(TYPICAL, math.nan)
@@ -33,18 +33,27 @@ def weakness_of(target: str, scores: SplitScores) -> str:
             "Train it on more problems, or give the columns that the time depends on."
         )
 
-    errors = {name: scores[name].get(MEAN, math.nan) for name in baselines}
-    known_errors = {name: error for name, error in errors.items() if not math.isnan(error)}
-    if not known_errors:
+    best = best_baseline(scores)
+    if best is None:
         return ""
-    best = min(known_errors, key=lambda name: known_errors[name])
     mean = scores[model].get(MEAN, math.nan)
-    if mean < errors[best]:
+    mean_of_best = scores[best][MEAN]
+    if mean < mean_of_best:
         return ""
     return (
         f"This predictor of {target} is no better than {best} on held-out problems: mean error "
-        f"{_percent(mean)} against {_percent(errors[best])}. Train it on more problems."
+        f"{_percent(mean)} against {_percent(mean_of_best)}. Train it on more problems."
     )
+
+
+def best_baseline(scores: SplitScores) -> str | None:
+    """Return the baseline with the smallest mean error; None if no baseline has one.
+
+    The first of ``scores`` is the predictor.
+    """
+    errors = {name: scores[name].get(MEAN, math.nan) for name in list(scores)[1:]}
+    known_errors = {name: error for name, error in errors.items() if not math.isnan(error)}
+    return min(known_errors, key=lambda name: known_errors[name], default=None)
 
 
 def _percent(share: float) -> str:

@@ -108,14 +108,20 @@ def max_requests(
     """Return how many requests of one replica fit in GPU memory; 0 if the model does not fit."""
     capacity = USABLE_SHARE * memory_gib * GIB + offloaded_bytes
 
-    def fit(each: int) -> bool:
-        return rank_memory(model, layout, formats, workload, each * layout.dp).total <= capacity
+    def fit(requests_per_rank: int) -> bool:
+        concurrency = requests_per_rank * layout.dp
+        return rank_memory(model, layout, formats, workload, concurrency).total <= capacity
 
-    rest = capacity - weight_bytes(model, layout, formats)
-    too_many = int(rest // request_bytes(model, layout, formats, workload.last_context)) + 1
-    if rest <= 0 or not fit(1):
+    free = capacity - weight_bytes(model, layout, formats)
+    if free <= 0 or not fit(1):
         return 0
-    return layout.dp * (bisect_left(range(1, too_many), True, key=lambda each: not fit(each)))
+
+    # Memory grows with the requests. Their caches alone limit them, which bounds the search for
+    # the first number that does not fit.
+    cache = request_bytes(model, layout, formats, workload.last_context)
+    too_many = int(free // cache) + 1
+    most = bisect_left(range(1, too_many), True, key=lambda requests: not fit(requests))
+    return layout.dp * most
 
 
 def expert_multiples(architecture: str) -> tuple[int, int]:
@@ -129,21 +135,21 @@ def expert_multiples(architecture: str) -> tuple[int, int]:
 @lru_cache(maxsize=4096)
 def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> float:
     """Return the weight bytes per rank of the fullest stage."""
+    draft_bytes = 0.0
     draft_model = model.draft_model
-    drafts = (
-        sum(_stage_bytes(draft_model, Layout(layout.tp), draft_formats(draft_model, formats), 0))
-        if draft_model
-        else 0.0
-    )
+    if draft_model:
+        formats_of_draft = draft_formats(draft_model, formats)
+        draft_bytes = sum(_stage_bytes(draft_model, Layout(layout.tp), formats_of_draft, 0))
     stages = (_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
-    return drafts + max(map(sum, stages))
+    return draft_bytes + max(map(sum, stages))
 
 
 def stage_layer_range(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
     """Return a stage's first layer and the end of its range; the first stages have more layers."""
-    each, more = divmod(model.layers, layout.pp)
-    start = stage * each + min(stage, more)
-    return start, start + each + (stage < more)
+    layers_per_stage, n_larger = divmod(model.layers, layout.pp)
+    start = stage * layers_per_stage + min(stage, n_larger)
+    is_larger = stage < n_larger
+    return start, start + layers_per_stage + is_larger
 
 
 @lru_cache(maxsize=4096)
@@ -160,40 +166,60 @@ def _stage_bytes(
     """Return the weight bytes of one rank of a stage: layers without experts, experts, tables.
 
     The first stage also has the encoders, which vLLM splits between its ranks.
-
-    Attention kinds alternate, so each stage has the model's mixture.
     """
     weights = model.weights()
     start, end = stage_layer_range(model, layout, stage)
+
+    # Attention kinds alternate, so each stage has the model's mixture.
     share = (end - start) / model.layers
+
+    # Layers with an MLP and layers with experts. Either they alternate, too, or the layers with an
+    # MLP are the first ones.
     if model.without_mlp or model.alternating:
-        dense = share * model.mlp_layers
-        sparse = share * model.moe_layers
+        mlp_layers = share * model.mlp_layers
+        moe_layers = share * model.moe_layers
     else:
-        dense = max(min(end, model.dense_layers) - start, 0) if model.is_moe else end - start
-        sparse = end - start - dense
-    shared = sparse * weights.shared / max(model.moe_layers, 1)
+        mlp_layers = end - start
+        if model.is_moe:
+            mlp_layers = max(min(end, model.dense_layers) - start, 0)
+        moe_layers = end - start - mlp_layers
+
+    # Projections. A rank has at least one head of keys and values, whatever the number of ranks.
+    shared_experts = moe_layers * weights.shared / max(model.moe_layers, 1)
     heads = weights.attention / layout.tp + weights.key_value / min(layout.tp, model.kv_heads)
-    projections = share * (heads + weights.replicated) + shared / layout.tp
-    mlps = dense * weights.mlp / max(model.mlp_layers, 1) / layout.tp
+    projections = share * (heads + weights.replicated) + shared_experts / layout.tp
+
+    # MLPs and experts. A rank has whole experts, or a share of each, perhaps padded.
+    mlps = mlp_layers * weights.mlp / max(model.mlp_layers, 1) / layout.tp
     rank_experts = math.ceil(model.experts / layout.moe_ep)
     if base_format(formats.moe) in PADDED_FORMATS:
         expert = model.padded_expert_parameters(layout.moe_tp)
     else:
         expert = model.expert_parameters / layout.moe_tp
-    experts = sparse * rank_experts * expert
-    router = sparse * model.hidden * model.experts
-    tables = (stage == 0) * (weights.embedding + model.encoder_weights)
-    if stage == layout.pp - 1 and not (model.tied_embeddings and stage == 0):
+    experts = moe_layers * rank_experts * expert
+
+    # Every rank has all routers and norms, which are never quantized.
+    router = moe_layers * model.hidden * model.experts
+    unquantized = router + share * weights.norms
+
+    # The first stage has the embedding, the last one the head. A tied head is the embedding again,
+    # of which a model of several stages needs a copy.
+    tables = 0
+    if stage == 0:
+        tables = weights.embedding + model.encoder_weights
+    is_last = stage == layout.pp - 1
+    has_embedding = model.tied_embeddings and stage == 0
+    if is_last and not has_embedding:
         tables += weights.head or weights.embedding
-    wide = router + share * weights.norms
-    return (
+
+    dense_bytes = (
         find_format(formats.weights).bytes * projections
         + find_format(formats.mlps(model)).bytes * mlps
-        + find_format(formats.tables).bytes * wide,
-        find_format(formats.moe).bytes * experts,
-        find_format(formats.tables).bytes * tables / layout.tp,
+        + find_format(formats.tables).bytes * unquantized
     )
+    expert_bytes = find_format(formats.moe).bytes * experts
+    table_bytes = find_format(formats.tables).bytes * tables / layout.tp
+    return dense_bytes, expert_bytes, table_bytes
 
 
 def request_bytes(
@@ -204,20 +230,25 @@ def request_bytes(
     cache_format = find_format(formats.kv, cache=True)
     if model.compressed:
         return share * model.compressed.request_bytes(tokens, model.head_dim, model.index)
+
     cache = 0.0
     for layers, window, heads in model.softmax_groups():
-        if model.mla:  # on all ranks
+        if model.mla:
+            # All ranks have the same latent vector, in the place of heads.
             values: float = model.mla.kv_lora_rank + model.mla.qk_rope
             width = values
         else:
+            # Key and value have a scale each.
             values = math.ceil(heads.kv_heads / layout.tp) * heads.cached_width
-            width = heads.cached_width / 2  # of key and value, which have a scale each
+            width = heads.cached_width / 2
+        # A window limits the cache. Layers that attend to an image cache no text.
         caching_layers = layers if window else layers - model.cross_attention_layers
         cached_values = caching_layers * min(tokens, window or tokens) * values
         cache += cached_values * cache_format.bytes_per_value(width)
-    cache += model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
-    if draft_model := model.draft_model:
-        cache += request_bytes(draft_model, Layout(layout.tp), formats, tokens)
+    if model.index:
+        cache += model.indexed_layers * tokens * model.index.token_bytes
+    if model.draft_model:
+        cache += request_bytes(model.draft_model, Layout(layout.tp), formats, tokens)
     return share * (cache + _state_bytes(model, layout))
 
 
@@ -244,6 +275,7 @@ def activation_bytes(
         heads = model.heads / layout.tp
         attention = heads * (2 * (model.mla.qk_nope + model.mla.qk_rope) + 2 * model.mla.v_head)
     else:
+        # Layers with a window may have other heads: the widest ones count.
         attention = max(
             (shape.heads / layout.tp + math.ceil(shape.kv_heads / layout.tp)) * shape.cached_width
             for _, _, shape in model.softmax_groups()

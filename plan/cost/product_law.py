@@ -1,4 +1,4 @@
-"""Times of products and attention on GPUs whose engines' tables nobody publishes: AMD Instinct.
+"""Times of products and attention on GPUs without published tables of engines: AMD Instinct.
 
 A law of five numbers per architecture and format, fitted to the tunings that AMD ships with aiter
 (MIT; ``benchmarks/amd_gemm.py`` prints its errors):

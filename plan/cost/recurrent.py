@@ -37,7 +37,7 @@ def recurrent_cost(problem: Cells, config: Cells) -> Cost:
     state = values * problem["head_k_dim"]
     channels = 2.0 * keys + values
 
-    # Rows of both parts may be mixed: each gets the terms of its own part.
+    # Rows of both parts may be mixed: each gets the terms of its part.
     convolves = np.equal(problem["op"], "convolution") * 1.0
     updates = 1.0 - convolves
     flops = convolves * 2.0 * channels * problem["d_conv"] + updates * 6.0 * state

@@ -44,37 +44,7 @@ SYSTEM_FIELDS = (
 """Fields of a TOML file about the system, as in `System`; ``usable_memory_gib`` is the memory that
 the driver reports."""
 _ARCHITECTURE = re.compile(r"sm_\d{2,3}a?|gfx[0-9a-f]+|xe[\w-]*", re.IGNORECASE)
-_COUNT = re.compile(r"(?P<count>[1-9]\d{0,3})\s*[x×]\s*(?P<gpu>.+)", re.IGNORECASE)
-_COUNT_BEHIND = re.compile(r"(?P<gpu>.+)\s[x×]\s?(?P<count>[1-9]\d{0,2})", re.IGNORECASE)
-_USUAL_NAMES = (
-    (r"dgx spark", "GB10"),
-    (r"(?:dgx|hgx) ", ""),
-    (r"(?:nvidia |geforce )*(?=[2-5]0[5-9]0\b)", "RTX "),
-    (r"(?:nvidia )?(?=a[2-6][05]00\b)", "RTX "),
-    (r"(?=w[5-7][5-9]00\b)", "Radeon PRO "),
-)
-"""Beginnings of names that people use, and what they stand for: ``4090``, ``HGX B300``."""
 _MEMORY = re.compile(r"\s+(?P<gib>\d+) ?gi?b\b", re.IGNORECASE)
-_RACK = re.compile(r"(gb\d00) nvl\d+", re.IGNORECASE)
-"""A rack, by its GPU."""
-
-
-def split_count(name: str) -> tuple[int, str]:
-    """Return number and GPU of a name like ``4x RTX 3090``; 0 if it has no number."""
-    match = _COUNT.fullmatch(name.strip()) or _COUNT_BEHIND.fullmatch(name.strip())
-    if match is None:
-        return 0, name.strip()
-    return int(match["count"]), match["gpu"].strip()
-
-
-def usual_name(name: str) -> str:
-    """Return the full name of a GPU that people call ``4090``, ``A6000`` or ``HGX B300``."""
-    name = _RACK.sub(r"\1", name.strip())
-    for beginning, full in _USUAL_NAMES:
-        match = re.match(beginning, name, re.IGNORECASE)
-        if match is not None:
-            return full + name[match.end() :]
-    return name
 
 
 def system_of_gpu(name: str, gpus_per_node: int = 0) -> System | None:

@@ -13,10 +13,11 @@ from foretune.collect.devices import local_device, local_gpus
 from foretune.device import find_device, find_device_or_none
 from foretune.errors import RunTableError, UnknownName, UsageError
 from foretune.plan.describe import parse_rows, read_text, shipped_rows, shipped_text
-from foretune.plan.describe.any_system import (
-    read_system,
+from foretune.plan.describe.any_system import read_system, system_of_gpu
+from foretune.plan.describe.machine_names import (
+    find_instance,
     split_count,
-    system_of_gpu,
+    unplanned_machine,
     usual_name,
 )
 from foretune.plan.describe.system import System
@@ -26,7 +27,10 @@ PRICE_COLUMNS = ("system", "usd_per_gpu_hour")
 TOML_SUFFIX = ".toml"
 BUSY_MARK = ") while "
 """In the source of a CPU's rates, before what disturbed them (`foretune.collect.devices`)."""
-SYSTEM_HINT = "or a GPU's name, like '4x RTX 3090', or a TOML file"
+SYSTEM_HINT = (
+    "or a GPU's name, like '4x RTX 3090', or a TOML file with architecture, memory_gib, "
+    "memory_gbps and bf16_gflops of your data sheet"
+)
 
 
 def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
@@ -92,6 +96,9 @@ class UnknownSystem(UnknownName):
     """No table has a GPU of that name; only names with the same numbers are suggested."""
 
     def __init__(self, name: str) -> None:
+        if reason := unplanned_machine(name):
+            UsageError.__init__(self, f"{name} is {reason}")
+            return
         known = known_systems()
         numbers = re.findall(r"\d+", split_count(name)[1])
         alike = [each for each in known if re.findall(r"\d+", each)[:1] == numbers[:1]]
@@ -124,6 +131,7 @@ def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> Syst
 
     - ``h100_sxm``: a known system, see `find_system`. ``4x h100_sxm`` has four GPUs per node.
     - ``RTX 4090``, ``4x RTX 3090``: any GPU of the tables. Unknown links are assumed to be PCIe.
+    - ``p5.48xlarge``, ``a3-highgpu-8g``: a machine of a cloud, as its GPUs.
     - ``my-box.toml``: a file, see `foretune.plan.describe.any_system`.
     - ``local``: this machine's first kind of GPU, or its CPU.
     """
@@ -132,15 +140,33 @@ def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> Syst
     if name.endswith(TOML_SUFFIX):
         return read_system(Path(name).expanduser())
 
+    if instance := find_instance(name):
+        return resolve_system(f"{instance.gpus}x {instance.system}", prices)
+    whole = _system_called(name, count=0, prices=prices)
+    if whole is not None:
+        return whole
     count, gpu = split_count(name)
-    for candidate in dict.fromkeys((gpu, usual_name(gpu))):
+    if count and (instance := find_instance(gpu)):
+        raise UsageError(
+            f"{name} is more than one machine: give --system {gpu}, and the number of all GPUs "
+            f"({count * instance.gpus}) to --gpus"
+        )
+    system = _system_called(gpu, count=count, prices=prices) if count else None
+    if system is not None:
+        return system
+    raise UnknownSystem(name)
+
+
+def _system_called(name: str, *, count: int, prices: Mapping[str, float] | None) -> System | None:
+    """Return the system of a known name, or of any GPU; ``count`` is that of its GPUs, or 0."""
+    for candidate in dict.fromkeys((name.strip(), usual_name(name))):
         if _short_name(candidate, _systems()) is not None:
             system = find_system(candidate, prices)
             return replace(system, gpus_per_node=count, domain_gpus=count) if count else system
         unmeasured = system_of_gpu(candidate, gpus_per_node=count)
         if unmeasured is not None:
             return replace(unmeasured, price_per_hour=(prices or {}).get(unmeasured.name))
-    raise UnknownSystem(name)
+    return None
 
 
 def _local_system(prices: Mapping[str, float] | None) -> System:

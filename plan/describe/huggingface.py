@@ -48,6 +48,8 @@ IDENTIFYING_FIELDS = ("model_type", "architectures", "architecture", "num_hidden
 """Every model's file has one of these, or a size by another name."""
 DRAFTING_CLASSES = ("Eagle", "EAGLE", "Medusa", "MLPSpeculator")
 """Parts of names of classes that read the states of another model."""
+GATED_FAMILIES = ("qwen3_next", "qwen3_5")
+"""Beginnings of families whose class has a gate on attention's output, whatever the file says."""
 UNDERSTOOD_LAYER_FIELDS = (
     "sliding_window",
     "sliding_window_pattern",
@@ -275,7 +277,7 @@ def _common_fields(text: Fields, config: Fields, name: str, kinds: Sequence[str]
         "cross_attention_layers": _cross_attention_layers(text, family),
         "mlp_matrices": matrices,
         "expert_matrices": matrices,
-        "gated_attention": bool(text.get("attn_output_gate")) or family.startswith("qwen3_next"),
+        "gated_attention": bool(text.get("attn_output_gate")) or family.startswith(GATED_FAMILIES),
         "linear": _linear(text, name, kinds),
         "index": _index(text),
         "longest": _positive_int(text, *NAMES["length"]),

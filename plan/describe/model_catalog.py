@@ -30,8 +30,8 @@ from foretune.support.operator_package import package_folder
 CACHE_PREFIX = "models--"
 """Of a model's folder in Hugging Face's cache: ``models--PUBLISHER--NAME``."""
 IMAGE_MODELS = (
-    *("google/medgemma-4b", "google/translategemma", "llava-hf", "mistralai/Pixtral"),
-    *("OpenGVLab/InternVL", "Qwen/QVQ"),
+    *("google/medgemma-4b", "google/translategemma", "internlm/Intern-S1", "llava-hf"),
+    *("mistralai/Pixtral", "OpenGVLab/InternVL", "Qwen/QVQ"),
 )
 """Beginnings of the names of models that read images, besides ``…-VL-…``."""
 UNPLANNED_NAMES: dict[str, str] = shipped_json("config_fields.json")["unplanned_names"]
@@ -124,6 +124,7 @@ def known_models() -> list[str]:
 
 
 def _named_model(name: str) -> ModelDescription:
+    name = name.rstrip("/")
     # Exact names, then files in the cache, come before names that differ in words.
     exact = _look_up(name, str.lower)
     if exact is not None:
@@ -138,6 +139,9 @@ def _named_model(name: str) -> ModelDescription:
             f"{name}: checkpoints in {parts.refused} cannot be planned yet: plan the unquantized "
             "model with --formats"
         )
+    same = _look_up(name, _publication) if "/" in name else None
+    if same is not None:
+        return same
     similar = _look_up(name, lambda each: parse_name(each).architecture)
     if similar is not None:
         return similar
@@ -148,6 +152,14 @@ def _named_model(name: str) -> ModelDescription:
     if _package() is None and not similar_names(name, known):
         raise MissingExtra("aiconfigurator_core", "llm", f"describing {name} without its folder")
     raise UnknownModel(name, known)
+
+
+def _publication(name: str) -> str:
+    """Return what a checkpoint's publisher may spell in several ways: Meta-Llama-3.1, Llama-3.1."""
+    publisher, _, _ = name.lower().rpartition("/")
+    parts = parse_name(name)
+    formats = f"{parts.weights} {parts.cache}"
+    return f"{publisher}/{parts.architecture} {sorted(parts.releases)} {formats}"
 
 
 def _look_up(name: str, normalize: Callable[[str], str]) -> ModelDescription | None:
@@ -171,6 +183,8 @@ def _with_requested_name(model: ModelDescription, name: str, found: str) -> Mode
     """Return ``model`` in the format that ``name`` contains; in 16 bits if only ``found`` does."""
     if name.lower() == found.lower():
         return model
+    if _publication(name) == _publication(found):
+        return replace(model, name=name)
     wanted = parse_name(name)
     known = parse_name(found)
     if wanted.releases - known.releases:  # later releases may read longer prompts
@@ -221,8 +235,10 @@ def _shipped() -> dict[str, ModelDescription]:
         # A relative may read longer or shorter prompts, and images.
         reads_images = "-VL-" in row["alias"] or row["alias"].startswith(IMAGE_MODELS)
         model = replace(models[row["name"]], name=row["alias"], longest=0)
+        # An encoder of 0 weights is none: MedGemma has a variant for text alone.
+        has_none = row["encoder_weights"] == "0"
         encoder = int(row["encoder_weights"] or model.encoder_weights)
-        images = model.images or reads_images
+        images = (model.images and not has_none) or reads_images
         models[row["alias"]] = replace(model, images=images, encoder_weights=encoder)
     return models
 

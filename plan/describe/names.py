@@ -10,7 +10,7 @@ A format from a name is a guess: only the checkpoint's files know groups and exc
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlparse
 
@@ -44,6 +44,10 @@ FORMAT_DETAILS = (
     "a",
     "qad",
     "qat",
+    "sym",
+    "asym",
+    "inc",
+    "unquantized",
 )
 """Words beside a format."""
 TRAINING_WORDS = (
@@ -57,8 +61,14 @@ TRAINING_WORDS = (
     "preview",
     "reasoning",
     "exp",
+    "abliterated",
+    "sft",
+    "dpo",
+    "original",
 )
 """Words of training or publication, which do not change the architecture."""
+UNVERSIONED = ("abliterated",)
+"""Words of training whose versions have the same architecture."""
 SIZE_WORDS = {
     "nano",
     "tiny",
@@ -90,6 +100,13 @@ _SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?[bmt]|[ae]\d+(\.\d+)?b|\d+e")
 """Sizes: 405B, 8x7B, A22B, 128E."""
 _WEIGHTS_ACTIVATIONS = re.compile(r"w(?P<weights>\d)a(?P<activations>fp8|\d+)")
 _BITS = re.compile(r"(?:int)?(?P<bits>[2-8])-?bit|int(?P<int>[2-8])")
+_GGUF = re.compile(r"(?:^|[-_.:])i?q\d_(?:k|\d|x|m|s|nl)")
+"""Formats of llama.cpp: Q4_K_M, IQ3_XXS, Q8_0."""
+_GGUF_WORDS = re.compile(r"[-_.:]i?q\d_\w+")
+_VISION = re.compile(r"(?:^|-|intern|seek-)vl\d*(?![a-z])")
+"""Names of models that read images are never suggested for others."""
+_VERSION = re.compile(r"v\d+")
+"""Behind a format, it counts the publications of a checkpoint."""
 _GROUP = re.compile(r"g(?P<after>\d+)|(?P<before>\d+)g")
 _FORMATS_OF_BITS = {
     ("4", "16"): "int4_wo",
@@ -128,7 +145,7 @@ def parse_name(name: str) -> ModelName:
     publisher, _, own_name = name.lower().rpartition("/")
     words = _words(own_name)
     format_words = {word for word in words if _is_of_format(word)}
-    if not format_words - set(FORMAT_DETAILS):
+    if not format_words - set(FORMAT_DETAILS) and "unquantized" not in words:
         format_words &= {"dynamic", "static", "quantized"}
     kept = [word for word in words if word not in format_words and word not in TRAINING_WORDS]
     architecture = [word for word in kept if not _RELEASE.fullmatch(word)]
@@ -138,8 +155,31 @@ def parse_name(name: str) -> ModelName:
         releases=frozenset(word for word in kept if _RELEASE.fullmatch(word)),
         weights=_format(words, publisher),
         cache="fp8" if "kv" in format_words else "",
-        refused=next((REFUSED_WORDS[word] for word in words if word in REFUSED_WORDS), ""),
+        refused=_refused(own_name, words),
     )
+
+
+def _refused(own_name: str, words: Sequence[str]) -> str:
+    """Return a format in a name that cannot be planned; empty if there is none."""
+    if "unquantized" in words:
+        return ""
+    for word in words:
+        if word in REFUSED_WORDS:
+            return REFUSED_WORDS[word]
+    if _GGUF.search(own_name):
+        return "GGUF"
+    # Only the files know which modules have which of several formats.
+    formats = set(_formats_of_weights(words)) - {"bf16"}
+    return " and ".join(sorted(formats)) if len(formats) > 1 else ""
+
+
+def _formats_of_weights(words: Sequence[str]) -> list[str]:
+    """Return the formats that words stand for; the one behind ``kv`` is the cache's."""
+    return [
+        FORMAT_OF_SUFFIX[word]
+        for i, word in enumerate(words)
+        if word in FORMAT_OF_SUFFIX and (i == 0 or words[i - 1] != "kv")
+    ]
 
 
 def format_in_name(name: str) -> str:
@@ -149,12 +189,19 @@ def format_in_name(name: str) -> str:
 
 def _words(own_name: str) -> list[str]:
     """Return the words of a name without its publisher."""
-    text = re.sub(r"[_\s]+", "-", own_name).replace("quantized.", "quantized-")
+    text = _GGUF_WORDS.sub("", own_name)
+    text = re.sub(r"[_\s]+", "-", text).replace("quantized.", "quantized-")
     # 4-bit and mxfp4-a-fp8 are one word each.
     text = re.sub(r"(\d)-bit\b", r"\1bit", text)
     text = re.sub(r"\bw-?mxfp4-?a-?mxfp4", "w4a4mxfp4", text)
     text = re.sub(r"\bw-?mxfp4-?a-?fp8", "w4a8mxfp4", text)
-    return [word for word in text.split("-") if word]
+    words = [word for word in text.split("-") if word]
+    is_of_format = [_is_of_format(word) or word in UNVERSIONED for word in words]
+    return [
+        word
+        for i, word in enumerate(words)
+        if not (i and is_of_format[i - 1] and _VERSION.fullmatch(word))
+    ]
 
 
 def _is_of_format(word: str) -> bool:
@@ -167,12 +214,12 @@ def _is_of_format(word: str) -> bool:
     )
 
 
-def _format(words: Collection[str], publisher: str) -> str:
+def _format(words: Sequence[str], publisher: str) -> str:
     """Return the weight format that words of a name stand for; empty if none."""
     bits = _first_match(_BITS, words)
     group = _first_match(_GROUP, words)
     pair = _first_match(_WEIGHTS_ACTIVATIONS, words)
-    named = [FORMAT_OF_SUFFIX[word] for word in words if word in FORMAT_OF_SUFFIX]
+    named = _formats_of_weights(words)
     n_bits = (bits["bits"] or bits["int"]) if bits else ""
 
     if pair:
@@ -241,6 +288,8 @@ def similar_names(name: str, known: Iterable[str]) -> list[str]:
     for candidate in known:
         parts = parse_name(candidate)
         if parts.sizes != wanted.sizes or _numbers(parts) != _numbers(wanted):
+            continue
+        if bool(_VISION.search(parts.architecture)) != bool(_VISION.search(wanted.architecture)):
             continue
         similarity = _similarity(wanted.architecture, parts.architecture)
         if similarity >= MIN_SIMILARITY:

@@ -42,6 +42,8 @@ MX_GROUP = 32
 """Numbers of a group in OCP Microscaling formats."""
 NV_GROUP = 16
 """Numbers of a group in NVFP4."""
+FP8_BLOCK = [128, 128]
+"""Weights that share a scale in fp8_block, by output and input."""
 
 AUTO_ROUND_PATTERN = set("*+?^$()[]{}|\\")
 """Characters of regular expressions among AutoRound's names of modules."""
@@ -56,6 +58,8 @@ TORCHAO_GROUPS = {"w4a8_int8": 32}
 TORCHAO_PER_MODULE = ("ModuleFqnToConfig", "FqnToConfig")
 TORCHAO_ANY_BITS = ("IntxWeightOnlyConfig", "Int8DynamicActivationIntxWeightConfig")
 """torchao's configurations whose bits and groups are fields."""
+PRESETS: dict[str, str] = _NAMES["presets"]
+"""compressed-tensors' name of a scheme -> Foretune's format."""
 FIXED_METHODS: dict[str, str] = _NAMES["methods"]
 """``quant_method`` with one format -> the format."""
 QUARK_TYPES: dict[str, tuple[str, int]] = {
@@ -265,9 +269,13 @@ def _auto_round_format(stored: Fields) -> str:
         return _integer_weights(bits, stored.get("group_size", DEFAULT_GROUP), offset)
     if not data_type.startswith(("int", "fp", "mx_fp", "nv_fp")) or "_dq" in data_type:
         raise NotPlannedError(f"data_type {data_type}")
+    group = stored.get("group_size") or 0
+    if isinstance(group, (list, tuple)):
+        if (data_type, bits, list(group)) != ("fp", 8, FP8_BLOCK):
+            raise NotPlannedError(f"{bits}-bit {data_type} weights in blocks of {list(group)}")
+        return "fp8_block"
     act_type = str(stored.get("act_data_type") or data_type)
     activations = (_auto_round_kind(act_type), activation_bits) if activation_bits < 16 else None
-    group = stored.get("group_size") or 0
     if data_type.startswith("mx_fp"):
         group = MX_GROUP
     elif data_type.startswith("nv_fp"):
@@ -322,7 +330,7 @@ def _fp8(stored: Fields) -> Scheme:
         default = "fp8"
     elif list(block) == [1, MX_GROUP]:
         default = "mxfp8"
-    elif list(block) == [128, 128]:
+    elif list(block) == FP8_BLOCK:
         default = "fp8_block"
     else:
         raise NotPlannedError(f"blocks of {block}")
@@ -354,6 +362,48 @@ def _fp_quant(stored: Fields) -> Scheme:
     return Scheme(formats[name], _excluded(stored), _cache(stored))
 
 
+def _nvfp4(stored: Fields) -> Scheme:
+    """Transformers' NVFP4: weights and activations."""
+    return Scheme("nvfp4", _excluded(stored), _cache(stored))
+
+
+def _four_over_six(stored: Fields) -> Scheme:
+    """Four Over Six (arXiv:2512.02010): NVFP4 or MXFP4 with other scales."""
+    if stored.get("module_config_overrides"):
+        raise NotPlannedError("module_config_overrides")
+    default = str(stored.get("dtype") or "nvfp4")
+    weights = str(stored.get("weight_dtype") or default)
+    activations = str(stored.get("activation_dtype") or default)
+    formats = {"nvfp4": "nvfp4", "mxfp4": "w4a4_mxfp4"}
+    if weights != activations or weights not in formats:
+        raise NotPlannedError(f"weights {weights}, activations {activations}")
+    return Scheme(formats[weights], _excluded(stored), _cache(stored))
+
+
+def _metal(stored: Fields) -> Scheme:
+    """Transformers' kernels of MLX: integers with a scale and a bias per group."""
+    default = _integer_weights(_required(stored, "bits"), _required(stored, "group_size"), "b")
+    return Scheme(default, _excluded(stored), _cache(stored))
+
+
+def _sinq(stored: Fields) -> Scheme:
+    """SINQ: integers with a scale and an offset per group; scales per column are left out."""
+    default = _integer_weights(_required(stored, "nbits"), _required(stored, "group_size"), "b")
+    return Scheme(default, _excluded(stored), _cache(stored))
+
+
+def _gemma(stored: Fields) -> Scheme:
+    """Google's Gemma: integers with a scale per row, and other bits for some modules."""
+    if stored.get("quantize_embeddings"):
+        raise NotPlannedError("quantized embeddings")
+    bits = stored.get("num_bits", 4)
+    rules = _excluded(stored)
+    for pattern, own in (stored.get("module_quant_configs") or {}).items():
+        named = NamedModules([f"{REGEX}.*(?:{pattern})"])
+        rules.append(Rule(_integer_weights(own.get("num_bits", bits), 0), named))
+    return Scheme(_integer_weights(bits, 0), rules, _cache(stored))
+
+
 def _modelopt(stored: Fields) -> Scheme:
     """NVIDIA ModelOpt: one algorithm, or one per module."""
     rules = _excluded(stored)
@@ -361,12 +411,23 @@ def _modelopt(stored: Fields) -> Scheme:
     if not layers:
         algorithm = stored.get("quant_algo")
         default = _algorithm(stored) if algorithm else UNQUANTIZED
+        if default == "nvfp4" and _has_no_inputs(stored):
+            default = "nvfp4_wo"
         return Scheme(default, rules, _cache(stored))
     names_by_format: dict[str, list[str]] = {}
     for name, layer in layers.items():
         names_by_format.setdefault(_algorithm(layer), []).append(name)
     rules += [Rule(name, NamedModules(names)) for name, names in names_by_format.items()]
     return Scheme(rules=rules, cache=_cache(stored), must_match=True)
+
+
+def _has_no_inputs(stored: Fields) -> bool:
+    """Whether a description says that no group quantizes activations, as vLLM reads it."""
+    groups = stored.get("config_groups") or {}
+    return bool(groups) and all(
+        isinstance(group, Mapping) and group.get("input_activations") is None
+        for group in groups.values()
+    )
 
 
 def _algorithm(stored: Fields) -> str:
@@ -385,16 +446,22 @@ def _compressed_tensors(stored: Fields) -> Scheme:
     rules = _excluded(stored)
     default = UNQUANTIZED
     cache = _cache(stored)
-    for group in stored["config_groups"].values():
+    for group_name, described in stored["config_groups"].items():
+        # A list of targets has the scheme that the group is called after.
+        is_preset = isinstance(described, list)
+        group = {"targets": described} if is_preset else described
         targets = [str(target) for target in group.get("targets") or ("Linear",)]
         outputs = group.get("output_activations")
         if outputs:
             if not any("k_proj" in target for target in targets):
                 raise NotPlannedError("output_activations")
             cache = _cache({"kv_cache_scheme": outputs})
-        if not group.get("weights"):
+        if is_preset:
+            name = _preset_format(group_name)
+        elif group.get("weights"):
+            name = _group_format(group)
+        else:
             continue
-        name = _group_format(group)
         if any(target in EVERY_LINEAR for target in targets):
             default = name
         else:
@@ -403,6 +470,13 @@ def _compressed_tensors(stored: Fields) -> Scheme:
                 raise NotPlannedError(f"targets {classes[0]}")
             rules.append(Rule(name, NamedModules(targets)))
     return Scheme(default, rules, cache, must_match=default == UNQUANTIZED)
+
+
+def _preset_format(name: str) -> str:
+    """Return the format that a name of compressed-tensors' schemes stands for."""
+    if name not in PRESETS:
+        raise NotPlannedError(f"scheme {name}")
+    return PRESETS[name]
 
 
 def _group_format(group: Fields) -> str:
@@ -416,7 +490,7 @@ def _group_format(group: Fields) -> str:
     if strategy == "block" and inputs is None:
         return _arithmetic(kind, bits, group=0, activations=None)
     if strategy == "block":
-        if list(weights.get("block_structure") or (128, 128)) != [128, 128]:
+        if list(weights.get("block_structure") or FP8_BLOCK) != FP8_BLOCK:
             raise NotPlannedError(f"blocks of {weights['block_structure']}")
         if (kind, bits) != ("float", 8):
             raise NotPlannedError("blocks of integers")
@@ -613,6 +687,7 @@ READERS: dict[str, Callable[[Fields], Scheme]] = {
     "awq-marlin": _gptq,
     "auto-round": _auto_round,
     "auto-gptq": _gptq,
+    "auto-awq": _gptq,
     "gptq-bitblas": _gptq,
     "bitblas": _gptq,
     "ipex": _gptq,
@@ -620,6 +695,7 @@ READERS: dict[str, Callable[[Fields], Scheme]] = {
     "qqq": _qqq,
     "quanto": _quanto,
     "intel/auto-round": _auto_round,
+    "inc": _auto_round,
     "rtn": _rtn,
     "hqq": _hqq,
     "bitsandbytes": _bitsandbytes,
@@ -627,6 +703,12 @@ READERS: dict[str, Callable[[Fields], Scheme]] = {
     "mxfp8": _fp8,
     "experts-int8": _experts_int8,
     "mxfp4": _mxfp4,
+    "gpt-oss-mxfp4": _mxfp4,
+    "nvfp4": _nvfp4,
+    "fouroversix": _four_over_six,
+    "metal": _metal,
+    "sinq": _sinq,
+    "gemma": _gemma,
     "w4afp8": _w4afp8,
     "fp-quant": _fp_quant,
     "quark": _quark,

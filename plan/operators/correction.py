@@ -100,6 +100,6 @@ def _distance(
 
 
 def _covariance(octaves: np.ndarray) -> np.ndarray:
-    """Return the covariance of errors so many octaves apart: Matérn 3/2 and a shared part."""
+    """Return the covariance of errors by distance in octaves: Matérn 3/2 and a shared part."""
     scaled = np.sqrt(3.0) * octaves / OCTAVES
     return np.asarray(DEVICE_ERROR**2 + SIZE_ERROR**2 * (1.0 + scaled) * np.exp(-scaled))

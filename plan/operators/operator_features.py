@@ -25,7 +25,7 @@ OVERLAP = 3.0
 MIN_LIMIT_MS = 1e-6
 """Smallest limit, so that logarithms are finite."""
 FORMAT_FLAGS = ("fp8_block", "fp8_static", "int8", "int8_wo", "int4_wo", "nvfp4", "w4a16_mxfp4")
-"""Formats with kernels of their own: each gets a column."""
+"""Formats with special kernels: each gets a column."""
 ENGINES = ("vllm", "sglang", "trtllm")
 """Engines with a column each."""
 DEVICE_SPECS = ("cores", "memory_gbps", "bf16_gflops", "l2_kib")

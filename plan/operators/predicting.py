@@ -17,9 +17,9 @@ import numpy as np
 from foretune.device import Device, find_device_or_none, known_devices
 from foretune.device_names import BRANDS
 from foretune.errors import UnknownName, UsageError, require_known
-from foretune.plan.describe.any_system import split_count
 from foretune.plan.describe.catalog import resolve_system
 from foretune.plan.describe.formats import supported
+from foretune.plan.describe.machine_names import split_count
 from foretune.plan.describe.system import System
 from foretune.plan.operators.correction import Corrected, Correction, nearest_rows
 from foretune.plan.operators.measured_rows import MeasuredRows, table_rows, user_rows
@@ -97,7 +97,7 @@ def predict_operator(
 
     Args:
         operator: ``gemm``, ``attention``, ``mla``, ``experts``, ``norm``, ``softmax``,
-            ``elementwise``, ``all_reduce``, …: see `foretune.plan.operators.question.OPERATORS`.
+            ``elementwise``, ``all_reduce``, …: see `foretune.plan.operators.operator_specs`.
         on: any GPU's name, a measured system's (``h100_sxm``), or a device.
         sizes: sizes and formats by name, like ``{"M": 4096, …, "dtype": "fp8"}``; also as keywords.
         engine: ``vllm``, ``sglang`` or ``trtllm``, whose kernels are meant.
@@ -131,7 +131,7 @@ def predict_questions(
 
 @dataclass(frozen=True)
 class _KnownOperator:
-    """What is known of an operator on a system."""
+    """The measured rows and the models of an operator on a system."""
 
     model: OperatorModel
     rows: MeasuredRows | None

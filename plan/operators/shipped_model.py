@@ -1,4 +1,4 @@
-"""What is known of operators on GPUs that nobody measured: a shipped model per kernel.
+"""Predictions of operators on GPUs without measurements: a shipped model per kernel.
 
 A model is boosted trees on log(time / roofline), learned from measured operators of ten GPUs. Its
 intervals come from leaving each of these GPUs out: how far off was the model on a GPU like one that

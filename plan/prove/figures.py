@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, isfinite, log, nan, sqrt
-from statistics import fmean, median, stdev
+from math import exp, isfinite, log, nan
+from statistics import fmean, median, variance
 from typing import Any
-
-from scipy.special import stdtrit
 
 from foretune.errors import MeasurementError
 from foretune.plan.prove.client import ServedRequest
 from foretune.plan.prove.load import Load
+from foretune.support.ratio_interval import ratio_interval
 
 INTERVAL_TAIL = 0.05
 """Probability on each side of a 90 % interval."""
@@ -36,9 +35,8 @@ class Figure:
         mean = fmean(logs)
         if len(logs) < 2:
             return cls(exp(mean))
-        quantile = float(stdtrit(len(logs) - 1, 1.0 - INTERVAL_TAIL))
-        half = quantile * stdev(logs) / sqrt(len(logs))
-        return cls(exp(mean), low=exp(mean - half), high=exp(mean + half))
+        interval = ratio_interval(mean, variance=variance(logs), n=len(logs), error=INTERVAL_TAIL)
+        return cls(interval.ratio, low=interval.low, high=interval.high)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ caller was killed, the guard ends the server: SIGTERM to its session, after ``GR
 SIGKILL to everything that is left. It exits with the server's status, or 128 + the number of the
 signal that ended it.
 
-Nothing escapes: the server has a session of its own; on Linux, processes that leave it become
+Nothing escapes: the server has its own session; on Linux, processes that leave it become
 children of the guard, and the server dies if the guard is killed.
 """
 

@@ -5,10 +5,10 @@ The interval is Student's, of the log ratios of pairs, as the kernels' verifier 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, isfinite, log, nan, sqrt
-from statistics import fmean, stdev
+from math import exp, isfinite, log, nan
+from statistics import fmean, variance
 
-from scipy.special import stdtrit
+from foretune.support.ratio_interval import ratio_interval
 
 ERROR = 0.05
 """Probability outside of the interval."""
@@ -39,9 +39,10 @@ class PairedComparison:
         if len(self.ratios) < MIN_PAIRS:
             return nan, nan
         logs = [log(ratio) for ratio in self.ratios]
-        quantile = float(stdtrit(len(logs) - 1, 1.0 - ERROR / 2))
-        half = quantile * stdev(logs) / sqrt(len(logs))
-        return exp(fmean(logs) - half), exp(fmean(logs) + half)
+        interval = ratio_interval(
+            fmean(logs), variance=variance(logs), n=len(logs), error=ERROR / 2
+        )
+        return interval.low, interval.high
 
     @property
     def is_verified(self) -> bool:

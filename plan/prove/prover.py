@@ -1,7 +1,11 @@
 """Proves a plan: start its server, load it, compare, correct the predictor, try what promises more.
 
-It is the house's search loop with a server as the kernel: a start measures all loads, the prior is
-the plan's predictor, and what wins is started again, in turn with the plan's own setting.
+It is a search like that for a kernel's configuration, with a server as the kernel. A **trial** is
+one start of a server with one **setting**, under all loads. The prior is the plan's predictor, and
+a setting that seems better than the plan's own is started again, in turn with it.
+
+A trial's score is in milliseconds per token (`foretune.plan.prove.score`): lower is better. In the
+store, it is the trial's ``time_ms``.
 """
 
 import time
@@ -25,6 +29,7 @@ from foretune.plan.prove.setting import SettingSpace
 from foretune.plan.prove.trial import Trial, stored_figures, trial_problem
 from foretune.plan.prove.trial_runner import TrialRunner
 from foretune.plan.serve.requirements import Requirements
+from foretune.problem import Problem
 from foretune.search.factory import SearcherKind
 from foretune.search.loop import SearchResult, run, search
 from foretune.search.searcher import Prior
@@ -39,11 +44,19 @@ PROMISE_MARGIN = 0.1
 """A promise without an interval is kept if no figure is worse by more than this share."""
 PAIRS = 3
 """Pairs of starts that compare a winner with the plan's setting, by default."""
+LOWER_IS_BETTER = {"ttft_ms": True, "tpot_ms": True, "tokens_per_s": False}
+"""Promised figures -> whether a lower value keeps the promise."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What proving may cost: starts of the search, pairs of the comparison, seconds of both."""
+    """What proving may cost.
+
+    Attributes:
+        starts: of the search, that of the plan's own setting included; None is no limit.
+        pairs: of starts in the comparison, which are not counted in ``starts``.
+        seconds: of search and comparison. If the search takes them all, there is no comparison.
+    """
 
     starts: int | None = 6
     pairs: int = PAIRS
@@ -61,10 +74,11 @@ class Proof:
     """What the trials showed.
 
     Attributes:
-        trials: all of them, in order of time.
-        planned: the first trial of the plan's own setting.
-        best: the trial with the best score; None if none served.
-        comparison: of the best setting with the plan's, from starts in turn.
+        trials: all of this proof, in order of time.
+        planned: the first of them, which is of the plan's own setting.
+        best_config: the setting with the best score, also of earlier proofs; None if none served.
+        best: the best trial of ``best_config``; None if this proof did not serve it.
+        comparison: of ``best_config`` with the plan's own setting, from starts in turn.
         search: how the search ended.
         factors: how the server's steps differ from the simulated ones.
         spread: deviation of the logarithm of a corrected promise.
@@ -74,6 +88,7 @@ class Proof:
 
     trials: Sequence[Trial]
     planned: Trial
+    best_config: Configuration | None
     best: Trial | None
     comparison: PairedComparison
     search: SearchResult
@@ -82,45 +97,54 @@ class Proof:
     requirements: Requirements
     seconds: float
 
+    @property
+    def promised_load(self) -> Load:
+        """The load of the plan's promise, which is the last; lower ones tell what limits it."""
+        return list(self.planned.promises)[-1]
+
     @cached_property
     def is_kept(self) -> bool:
         """Whether the plan's promise is kept: limits hold, and no figure is worse than promised."""
-        if not self.planned.proofs:
+        if not self.planned.ok:
             return False
-        last = list(self.planned.promises)[-1]
-        proven = self.planned.figures.get(last)
-        if proven is None or not meets_limits(proven, self.requirements):
+        measured = self.planned.figures.get(self.promised_load)
+        if measured is None or not meets_limits(measured, self.requirements):
             return False
-        return not broken_promises(self.planned, last)
+        return not broken_promises(self.planned, self.promised_load)
 
     @property
     def holds_limits(self) -> bool:
         """Whether the best trial meets all limits under one of its loads."""
         if self.best is None:
             return False
-        return any(meets_limits(shown, self.requirements) for shown in self.best.figures.values())
+        return any(
+            meets_limits(of_load, self.requirements) for of_load in self.best.figures.values()
+        )
 
     @property
     def gain(self) -> float:
-        """How many times better the best trial's score is than the planned one's."""
+        """How many times lower, and so better, the best trial's score is than the planned one's."""
         if self.best is None or not self.planned.ok:
             return float("nan")
-        return self.planned.score(self.requirements) / self.best.score(self.requirements)
+        planned_score = self.planned.score(self.requirements)
+        best_score = self.best.score(self.requirements)
+        return planned_score / best_score
 
 
 def broken_promises(trial: Trial, load: Load) -> list[str]:
     """Return the figures that are worse than promised, beyond the interval or the margin."""
     promise = trial.promises[load]
-    proven = trial.figures[load]
+    figures = trial.figures[load]
     broken = []
-    for name, worse in (("ttft_ms", 1), ("tpot_ms", 1), ("tokens_per_s", -1)):
+    for name, lower_is_better in LOWER_IS_BETTER.items():
         promised = getattr(promise, name)
-        measured = getattr(proven, name)
+        measured = getattr(figures, name)
         low, high = promise.interval(promised)
         if not isfinite(low):
             low = promised / (1.0 + PROMISE_MARGIN)
             high = promised * (1.0 + PROMISE_MARGIN)
-        if (measured > high) if worse > 0 else (measured < low):
+        is_broken = measured > high if lower_is_better else measured < low
+        if is_broken:
             broken.append(name)
     return broken
 
@@ -134,7 +158,7 @@ class Prover:
         runner: starts and loads servers.
         predictor: predicts settings; it is corrected.
         requirements: limits and goal.
-        plan_promises: load -> what the plan promised of its own setting.
+        plan_promises: load -> what the plan promised of its own setting, its own load last.
         budget: of the proof.
         subject: names the work in the store.
         store: keeps every trial.
@@ -158,52 +182,87 @@ class Prover:
 
     def prove(self) -> Proof:
         """Run trials until the budget ends, or nothing better is expected."""
-        begun = time.monotonic()
+        start_s = time.monotonic()
         space = self.settings.space
         if len(space) > MAX_SETTINGS:
             raise UsageError(
                 f"{len(space):,} settings are too many to predict: give fewer values with --flag"
             )
-        planned = self.settings.planned
-        known = [m for m in self._known_trials() if m.config in space and m.config != planned]
+
         searcher = CorrectedSearcher(space, self.correct, self.kind, self.seed)
-        starts = 1 if self.runner.url else self.budget.starts
-        stopping = Stopping(starts, regret=DEFAULT_REGRET, seconds=self.budget.seconds)
-        found = run(
-            search(searcher, stopping, known=known, first=[planned]),
-            measure=lambda configs: [self._measure(config) for config in configs],
+
+        # The plan's own setting is always started, whatever earlier proofs know.
+        planned_config = self.settings.planned
+        earlier = [
+            m for m in self._stored_trials() if m.config in space and m.config != planned_config
+        ]
+        planned = self._run_trial(planned_config, self.plan_promises)
+
+        # Then what is expected to be better, until the budget ends.
+        search_result = self._search(
+            searcher, known=[*earlier, self._to_measurement(planned)], start_s=start_s
         )
 
-        best = self._best(known)
-        comparison = self._compare(best, begun)
+        # A setting that seems better has to be so again.
+        best_config = self._best_config(earlier)
+        comparison = self._compare(planned, best_config, start_s)
         return Proof(
             trials=tuple(self._trials),
-            planned=self._trials[0],
-            best=self._best_trial(best),
+            planned=planned,
+            best_config=best_config,
+            best=self._best_trial(best_config),
             comparison=comparison,
-            search=found,
+            search=search_result,
             factors=self.predictor.factors,
             spread=self.predictor.spread,
             requirements=self.requirements,
-            seconds=time.monotonic() - begun,
+            seconds=time.monotonic() - start_s,
         )
 
-    def _measure(self, config: Configuration) -> Measurement:
+    def _search(
+        self, searcher: CorrectedSearcher, *, known: Sequence[Measurement], start_s: float
+    ) -> SearchResult:
+        """Start further settings, with what the first trial leaves of the budget."""
+        # A running server has one setting.
+        starts = 1 if self.runner.url else self.budget.starts
+        left_s = self._left_s(start_s)
+        if left_s <= 0.0:
+            return SearchResult(measured=0, reason="seconds", regret=inf)
+
+        stopping = Stopping(
+            measurements=None if starts is None else starts - 1,
+            regret=DEFAULT_REGRET,
+            seconds=left_s if isfinite(left_s) else None,
+        )
+        return run(
+            search(searcher, stopping, known=known),
+            measure=lambda configs: [
+                self._to_measurement(self._run_trial(config, self._promises(config)))
+                for config in configs
+            ],
+        )
+
+    def _left_s(self, start_s: float) -> float:
+        """Return the seconds that are left of the budget; infinite without a limit."""
+        if self.budget.seconds is None:
+            return inf
+        return self.budget.seconds - (time.monotonic() - start_s)
+
+    def _run_trial(self, config: Configuration, promises: Mapping[Load, Promise]) -> Trial:
         """Run a trial, and keep it at once."""
-        setting = self.settings.setting(config)
-        is_first = not self._trials
-        promises = self.plan_promises if is_first else self._promises(config)
-        trial = self.runner.run(config, setting, promises)
+        trial = self.runner.run(config, self.settings.setting(config), promises)
         self._trials.append(trial)
-
-        measurement = trial.to_measurement(
-            trial_problem(list(self.runner.loads), self.requirements),
-            self.subject.device,
-            self.requirements,
-        )
+        measurement = self._to_measurement(trial)
         self.store.write(lambda store: store.put(self.subject, [measurement]), None)
         self.on_trial(trial)
-        return measurement
+        return trial
+
+    def _to_measurement(self, trial: Trial) -> Measurement:
+        return trial.to_measurement(self._problem, self.subject.device, self.requirements)
+
+    @property
+    def _problem(self) -> Problem:
+        return trial_problem(list(self.runner.loads), self.requirements)
 
     def _promises(self, config: Configuration) -> dict[Load, Promise]:
         """Return what the corrected predictor promises of a setting; empty if it cannot serve."""
@@ -215,62 +274,69 @@ class Prover:
 
     def correct(self, measurements: Sequence[Measurement]) -> Prior:
         """Correct the predictor by all trials, and return its prior over all settings."""
+        # Which figures did each setting have, and which ran out of memory?
         observations: list[Observation] = []
         memory: list[tuple[float, bool]] = []
         for measurement in measurements:
             setting = self.settings.setting(measurement.config)
-            shown = stored_figures(measurement, list(self.runner.loads))
+            figures_of_load = stored_figures(measurement, list(self.runner.loads))
             observations += [
-                Observation(setting, load, vars(figures)) for load, figures in shown.items()
+                Observation(setting, load, vars(figures))
+                for load, figures in figures_of_load.items()
             ]
             ran_out = Failure(measurement.error).is_out_of_memory
-            if shown or ran_out:
+            if figures_of_load or ran_out:
                 memory.append((setting.memory_gib, ran_out))
         self.predictor.learn(observations)
 
         # The score of every setting under the corrected predictor.
         scores: list[float] = []
-        sizes: list[float] = []
+        sizes_gib: list[float] = []
         for config in self.settings.space:
             promises = self._promises(config)
-            named = {load.key: promise for load, promise in promises.items()}
-            scores.append(best_load(named, self.requirements)[1])
-            sizes.append(self.settings.setting(config).memory_gib)
-        p_valid = MemoryLimit.of_trials(memory).probability(np.array(sizes))
+            promise_of_load = {load.key: promise for load, promise in promises.items()}
+            _, score = best_load(promise_of_load, self.requirements)
+            scores.append(score)
+            sizes_gib.append(self.settings.setting(config).memory_gib)
+        p_valid = MemoryLimit.of_trials(memory).probability(np.array(sizes_gib))
         return prior_of_scores(scores, self.predictor.spread, p_valid)
 
-    def _known_trials(self) -> list[Measurement]:
+    def _stored_trials(self) -> list[Measurement]:
         """Return the trials of earlier proofs of the same work."""
-        problem = trial_problem(list(self.runner.loads), self.requirements)
+        problem = self._problem
         return self.store.query(lambda store: store.measurements(self.subject, problem), default=[])
 
-    def _best(self, known: Sequence[Measurement]) -> Configuration:
-        """Return the setting with the best score of all trials, also of earlier proofs."""
-        scores = {m.config: m.time_ms for m in known if m.ok}
+    def _best_config(self, earlier: Sequence[Measurement]) -> Configuration | None:
+        """Return the setting with the lowest score, also of earlier proofs; None if none served."""
+        scores = {m.config: m.time_ms for m in earlier if m.ok}
         for trial in self._trials:
             scores[trial.config] = trial.score(self.requirements)
-        return min(scores, key=lambda config: scores[config])
+        served = {config: score for config, score in scores.items() if isfinite(score)}
+        return min(served, key=lambda config: served[config], default=None)
 
-    def _best_trial(self, best: Configuration) -> Trial | None:
-        """Return this proof's best trial of the best setting; None if it was not served here."""
-        served = [trial for trial in self._trials if trial.ok and trial.config == best]
+    def _best_trial(self, config: Configuration | None) -> Trial | None:
+        """Return this proof's best trial of a setting; None if it was not served here."""
+        served = [trial for trial in self._trials if trial.ok and trial.config == config]
         return min(served, key=lambda trial: trial.score(self.requirements), default=None)
 
-    def _compare(self, best: Configuration, begun: float) -> PairedComparison:
+    def _compare(
+        self, planned: Trial, best_config: Configuration | None, start_s: float
+    ) -> PairedComparison:
         """Start the best setting and the plan's in turn."""
-        planned = self.settings.planned
-        if best == planned or self.runner.url:
+        if best_config is None or best_config == planned.config:
             return NO_COMPARISON
-        if not self._trials[0].ok:
+        if self.runner.url:
+            return PairedComparison((), "a running server has one setting")
+        if not planned.ok:
             return PairedComparison((), "the plan's own setting did not serve")
 
         def start(is_other: bool) -> float:
-            self._measure(best if is_other else planned)
-            return self._trials[-1].score(self.requirements)
+            config = best_config if is_other else planned.config
+            trial = self._run_trial(config, self._promises(config))
+            return trial.score(self.requirements)
 
         def may_go_on() -> bool:
             usual_s = float(np.median([t.seconds for t in self._trials if t.ok]))
-            left_s = (self.budget.seconds or inf) - (time.monotonic() - begun)
-            return 2.0 * usual_s <= left_s
+            return 2.0 * usual_s <= self._left_s(start_s)
 
         return compare_in_turn(start, self.budget.pairs, may_go_on)

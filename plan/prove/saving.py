@@ -103,7 +103,7 @@ def proof_to_json(proof: Proof, settings: SettingSpace) -> dict[str, Any]:
     return {
         "kept": proof.is_kept,
         "limits_hold": proof.holds_limits,
-        "best": None if best is None else dict(best.config),
+        "best": None if proof.best_config is None else dict(proof.best_config),
         "best_command": None if best is None else best.command,
         "gain": _finite(proof.gain),
         "verified": proof.comparison.is_verified,
@@ -149,7 +149,7 @@ def track_proof(
 
 def _track_trial(tracker: Tracker, trial: Trial, settings: SettingSpace, parent: str) -> None:
     """Write a trial as a nested run: its setting, and promise beside proof per load."""
-    name = f"start {trial.number}: {describe_setting(trial, settings)}"
+    name = f"start {trial.number}: {describe_setting(trial.config, settings)}"
     run_id = tracker.open_run(name, None, {}, parent)
     with tracker.running(run_id):
         metrics = {"seconds": trial.seconds, "memory_gib": trial.memory_gib}

@@ -1,7 +1,7 @@
 """Chooses the next setting: by expected gain under the predictor, which every trial corrects.
 
 The house's surrogate searches under a prior, and learns the prior's errors. Here the prior itself
-learns, so the surrogate is made anew after every trial, with the corrected prior and all trials.
+learns, so a new surrogate is made after every trial, with the corrected prior and all trials.
 """
 
 from collections.abc import Callable, Sequence

@@ -51,7 +51,7 @@ OFF = "off"
 REQUEST_FACTORS = (0.25, 0.5, 1.0)
 """Numbers of requests at once to try, over the plan's."""
 STEP_SIZES = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-"""Tokens per step to try, as far as a load fills them."""
+"""Tokens per step to try, if a load fills them."""
 MAX_STEP_SIZES = 4
 CACHE_SHARES = (0.85, 0.9, 0.95)
 

@@ -10,6 +10,7 @@ from foretune.plan.prove.prover import Proof, broken_promises
 from foretune.plan.prove.setting import SettingSpace
 from foretune.plan.prove.trial import PlainFigures, Trial
 from foretune.plan.serve.explanation import format_number
+from foretune.space import Configuration
 from foretune.tune.report.page import duration, number
 from foretune.values import counted
 
@@ -53,10 +54,10 @@ def sentences(proof: Proof, settings: SettingSpace) -> list[str]:
     ]
 
 
-def describe_setting(trial: Trial, settings: SettingSpace) -> str:
-    """Return how a trial's setting differs from the plan's."""
+def describe_setting(config: Configuration, settings: SettingSpace) -> str:
+    """Return how a setting differs from the plan's."""
     planned = settings.planned
-    changed = [f"{name}={value}" for name, value in trial.config.items() if planned[name] != value]
+    changed = [f"{name}={value}" for name, value in config.items() if planned[name] != value]
     return " ".join(changed) or "as planned"
 
 
@@ -64,7 +65,7 @@ def trial_rows(proof: Proof, settings: SettingSpace) -> list[list[str]]:
     """Return rows under `COLUMNS`: per trial and load, what was promised and what was proven."""
     rows = []
     for trial in proof.trials:
-        name = describe_setting(trial, settings)
+        name = describe_setting(trial.config, settings)
         loads = list(trial.promises) or list(trial.proofs)
         for load in loads:
             start = [str(trial.number), name, load.name]
@@ -83,7 +84,7 @@ def brief_rows(proof: Proof, settings: SettingSpace) -> list[list[str]]:
     """Return a row under `BRIEF_COLUMNS` per trial and load: promised → proven."""
     rows = []
     for trial in proof.trials:
-        first = [str(trial.number), describe_setting(trial, settings)]
+        first = [str(trial.number), describe_setting(trial.config, settings)]
         memory = f"{trial.promised_gib:.2f} → {trial.memory_gib:.2f}"
         for load in trial.promises or trial.proofs:
             promised = trial.promises.get(load)
@@ -105,7 +106,7 @@ def _promised_proven(promised: Promise | None, proven: PlainFigures | None, figu
 
 
 def _proven_values(trial: Trial, load: Load) -> list[str]:
-    """Return the measured figures with their intervals; the reason where there are none."""
+    """Return the measured figures with their intervals; the reason if there are none."""
     shown = trial.proofs.get(load)
     if shown is None:
         return [trial.reason[:MAX_REASON_CHARACTERS] or "not measured", "", ""]
@@ -127,7 +128,7 @@ def _verdict(proof: Proof) -> str:
     if not planned.ok:
         return f"promise broken: the plan's server did not serve: {planned.reason}"
 
-    load = list(planned.promises)[-1]
+    load = proof.promised_load
     if load not in planned.proofs:
         return f"promise not proven at {load.name}: {planned.reason}"
     if proof.is_kept:
@@ -157,12 +158,14 @@ def _broken_limits(proof: Proof, trial: Trial, load: Load) -> list[str]:
 
 def _best_lines(proof: Proof, settings: SettingSpace) -> list[str]:
     """Return the best setting, how much it gains, and whether that was verified."""
-    best = proof.best
-    if best is None:
+    if proof.best_config is None:
         return ["no setting served: see the logs"]
-    name = describe_setting(best, settings)
-    if best.config == proof.planned.config:
+    name = describe_setting(proof.best_config, settings)
+    if proof.best_config == proof.planned.config:
         return ["no setting is better than the plan's own"]
+    if proof.best is None:
+        reason = proof.comparison.reason
+        return [f"best: {name}, by an earlier proof; not verified: {reason}"]
 
     lines = [f"best: {name}, {format_number(proof.gain)} × as good as the plan's own"]
     comparison = proof.comparison

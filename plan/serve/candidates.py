@@ -40,7 +40,7 @@ from foretune.plan.serve.engine_support import unsupported_formats, unsupported_
 from foretune.plan.serve.request import PlanRequest
 
 CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
-"""Requests in flight per attention-DP group to plan, as far as memory allows. The largest number
+"""Requests in flight per attention-DP group to plan, if memory allows. The largest number
 that fits is also planned."""
 WEIGHT_FORMATS = ("bf16", "fp8", "fp8_block", "int8", "int4_wo", "nvfp4")
 """Weight formats to plan; those wider than the checkpoint's are left out."""
@@ -55,7 +55,7 @@ SECONDS_PER_HOUR = 3600
 def supported_formats(
     model: ModelDescription, system: System, caches: Sequence[str] = ()
 ) -> list[Formats]:
-    """Return the formats to plan: the checkpoint's, then those native to the GPU.
+    """Return the formats to plan: the checkpoint's, then those that the GPU computes natively.
 
     The checkpoint's formats come first, then the same with other usual caches. Weights wider than
     the checkpoint's are left out: they take more memory and gain nothing. Other formats as narrow
@@ -79,10 +79,10 @@ def supported_formats(
         if _is_worth_trying(weights, published, architecture)
         for kv in DEFAULT_CACHE_FORMATS
     ]
-    native = [formats for formats in others if formats.support(architecture) == "native"]
+    of_gpu = [formats for formats in others if formats.support(architecture) == "native"]
     if system.device.kind == "cpu" and published.weights == published.moe == "bf16":
-        native.append(CPU_FORMATS)
-    return list(dict.fromkeys([published, *published_variants, *native]))
+        of_gpu.append(CPU_FORMATS)
+    return list(dict.fromkeys([published, *published_variants, *of_gpu]))
 
 
 def _is_worth_trying(weights: str, published: Formats, architecture: str) -> bool:

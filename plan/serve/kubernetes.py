@@ -47,7 +47,7 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
     volumes: list[dict[str, Any]] = [SHARED_MEMORY_VOLUME]
     items = []
 
-    # Files that the command reads become an object of their own, mounted as a folder.
+    # Files that the command reads become a separate object, mounted as a folder.
     if launched.files:
         items.append(_object("v1", "ConfigMap", name, data=launched.files))
         mounts.append({"name": "files", "mountPath": CONFIG_DIRECTORY})

@@ -43,7 +43,7 @@ MAX_EXTRAPOLATED_SHARE = 0.5
 other candidates count as covered by measurements."""
 MIN_QUANTIZATION_GAIN = 0.05
 """Minimum gain that justifies requantizing a published checkpoint."""
-MAX_STEP_UP_TIME = 0.95
+MAX_FASTER_TIME = 0.95
 """Maximum time per token, relative to the best, of a candidate that is named as faster."""
 GOAL_METRICS: dict[Goal, Metric] = {"throughput": "tokens_per_s", "latency": "tpot_ms"}
 """Goals whose value follows from a deployment's latencies -> this value, as the correction predicts
@@ -80,27 +80,43 @@ class Plan(Result):
         corrected: whether latencies were corrected with measured deployments.
         seconds: planning time; NaN if unknown.
 
-    The columns of ``candidates``, which are written to JSON under these names:
+    The columns of ``candidates``, which are written to JSON under these names. The deployment:
 
-    - Deployment: ``system, gpus, formats, tp, pp, dp, ep, replicas``; ``batch``, requests in flight
-      per replica; ``native``, whether weights are as published; ``prefill``, the prefill pool
-      (empty with one pool); ``workers``, decode workers; ``offload_gib``, weights per GPU in host
-      memory; ``number``, the index in ``deployments``.
-    - Predictions: ``ttft_ms`` and ``tpot_ms``, with ``_low`` and ``_high`` if a correction was
-      given; ``tokens_per_s_per_gpu``; ``requests_per_s`` of all replicas; ``memory_gib`` and
-      ``power_w`` per GPU; ``energy_mj_per_token`` of all GPUs; ``usd_per_million_tokens``;
-      ``accuracy``, the share of quality that the formats keep.
-    - Explanation: ``share_…`` of each part of a step; ``limited_by``, the largest part, or
-      ``engine`` if GPUs wait for its CPU; ``decode_compute_bound`` and ``prefill_compute_bound``,
-      compute-bound shares; ``decode_power_w``, ``prefill_power_w``; ``prefill_share`` of busy time;
-      ``bound_share``, roofline time over ``tpot_ms``.
-    - Extrapolation: ``guessed`` and ``energy_guessed``, the shares of step time and of energy that
-      are outside the measured range.
-    - Ranking: ``good``, share of requests within the latency limits, NaN without a given rate;
-      ``sure``, probability that the latencies are within the limits, NaN without a correction;
-      ``keeps``, whether the candidate is feasible: it meets all limits, by ``good`` and ``sure``,
-      too; ``pareto``, whether it is on the front of goal and time per token (of throughput and time
-      per token if the goal is latency).
+    - ``system``, ``gpus``, ``formats``, ``tp``, ``pp``, ``dp``, ``ep``, ``replicas``
+    - ``batch``: requests in flight per replica
+    - ``native``: whether weights are as published, whatever the GPU computes natively
+    - ``prefill``: the prefill pool; empty with one pool
+    - ``workers``: decode workers
+    - ``offload_gib``: weights per GPU in host memory
+    - ``number``: the index in ``deployments``
+
+    Predictions:
+
+    - ``ttft_ms``, ``tpot_ms``; with ``_low`` and ``_high`` if a correction was given
+    - ``tokens_per_s_per_gpu``; ``requests_per_s`` of all replicas
+    - ``memory_gib``, ``power_w``: per GPU
+    - ``energy_mj_per_token``: of all GPUs
+    - ``usd_per_million_tokens``
+    - ``accuracy``: the share of quality that the formats keep
+
+    Explanation:
+
+    - ``share_…``: of each part of a step
+    - ``limited_by``: the largest part, or ``engine`` if GPUs wait for its CPU
+    - ``decode_compute_bound``, ``prefill_compute_bound``: compute-bound shares
+    - ``decode_power_w``, ``prefill_power_w``; ``prefill_share``: of busy time
+    - ``bound_share``: roofline time over ``tpot_ms``
+    - ``guessed``, ``energy_guessed``: the shares of step time and of energy that are extrapolated,
+      because they are outside the measured range
+
+    Ranking:
+
+    - ``good``: share of requests within the latency limits; NaN without a given rate
+    - ``sure``: probability that the latencies are within the limits; NaN without a correction
+    - ``keeps``: whether the candidate is feasible: it meets all limits, and ``good`` and ``sure``
+      are large enough
+    - ``pareto``: whether it is on the front of goal and time per token (of throughput and time per
+      token if the goal is latency)
     """
 
     candidates: pd.DataFrame
@@ -124,9 +140,12 @@ class Plan(Result):
 
     @property
     def headline(self) -> str:
-        """The best candidate."""
+        """The best candidate, or why there is none."""
         if self.feasible.empty:
             return f"none of {len(self.candidates)} candidates is feasible"
+        if self._is_goal_unknown:
+            unknown = UNKNOWN_GOAL_MESSAGES[self.requirements.goal]
+            return f"{len(self.feasible)} candidates are feasible, none is best: {unknown}"
 
         best = self.best
         throughput = f"{best['tokens_per_s_per_gpu']:,.0f} tokens/s per GPU"
@@ -140,30 +159,41 @@ class Plan(Result):
         return {"front": self.to_frame().to_dict("records")}
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the Pareto front, highest throughput first."""
+        """Return the Pareto front, best for the goal first (highest throughput for latency)."""
+        # Along the front, what takes longer per token is better for the goal.
         front = self.pareto[::-1]
         layouts = [describe_layout(row) for _, row in front.iterrows()]
         return front.assign(layout=layouts)[SHOWN].reset_index(drop=True)
 
     @cached_property
     def best(self) -> pd.Series:
-        """The feasible candidate that is best for the goal; raises UsageError without one."""
+        """The feasible candidate that is best for the goal; raises UsageError without one.
+
+        A candidate with published weights is preferred if requantizing gains at most
+        `MIN_QUANTIZATION_GAIN`. So `runner_up` may be slightly better for the goal, and
+        `probability_best` less than one half.
+        """
         feasible = self.feasible
         if feasible.empty:
             raise UsageError(infeasible_message(self.candidates, self.requirements))
-        if np.isneginf(self.requirements.score(feasible)).all():
+        if self._is_goal_unknown:
             raise UsageError(UNKNOWN_GOAL_MESSAGES[self.requirements.goal])
 
         best = best_row(feasible, self.requirements)
-        native = feasible[feasible["native"]]
-        if best["native"] or native.empty:
+        published = feasible[feasible["native"]]
+        if best["native"] or published.empty:
             return best
 
         # Prefer the published checkpoint unless requantizing gains enough.
-        published = best_row(native, self.requirements)
+        best_published = best_row(published, self.requirements)
         column, sign = GOALS[self.requirements.goal]
-        gain = float(best[column] / published[column]) ** sign - 1.0
-        return published if gain <= MIN_QUANTIZATION_GAIN else best
+        gain = float(best[column] / best_published[column]) ** sign - 1.0
+        return best_published if gain <= MIN_QUANTIZATION_GAIN else best
+
+    @property
+    def _is_goal_unknown(self) -> bool:
+        """Whether no feasible candidate has a value of the goal, such as a price."""
+        return bool(np.isneginf(self.requirements.score(self.feasible)).all())
 
     @cached_property
     def runner_up(self) -> pd.Series | None:
@@ -180,20 +210,20 @@ class Plan(Result):
     @cached_property
     def next_faster(self) -> pd.Series | None:
         """The next candidate of the front at least 5 % faster per token than `best`."""
-        max_tpot_ms = MAX_STEP_UP_TIME * self.best["tpot_ms"]
+        max_tpot_ms = MAX_FASTER_TIME * self.best["tpot_ms"]
         faster = self.pareto[self.pareto["tpot_ms"] <= max_tpot_ms]
-        return None if faster.empty else faster.iloc[-1]
+        return None if faster.empty else faster.loc[faster["tpot_ms"].idxmax()]
 
     @cached_property
     def goodput(self) -> float:
         """Random requests per second that the best deployment serves within the limits.
 
         The share `MIN_GOODPUT_SHARE` of them meets the latency limits. NaN for separate pools,
-        which are sized for one load.
+        which are sized for one load, and if a rate was given: then there is no row for each load.
         """
         best = self.best
-        if best["prefill"]:
-            return np.nan
+        if best["prefill"] or self.request.rate is not None:
+            return nan
 
         same_deployment = (self.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
         curve = LoadCurve(
@@ -264,7 +294,7 @@ def plan(
 
     # 3. Which of them meet the limits, and which are on the Pareto front.
     corrected = measured_errors.correction is not None
-    result = Plan(
+    ranked = Plan(
         candidates=rank(predicted, request, corrected=corrected),
         deployments=enumerated.deployments,
         request=request,
@@ -275,9 +305,9 @@ def plan(
 
     # 4. A correction knows its errors, and thus how likely the best beats the runner-up.
     if measured_errors.correction is not None:
-        probability = _probability_best(result, timers, measured_errors.correction)
-        result = replace(result, probability_best=probability)
-    return replace(result, seconds=time.perf_counter() - start)
+        probability = _probability_best(ranked, timers, measured_errors.correction)
+        ranked = replace(ranked, probability_best=probability)
+    return replace(ranked, seconds=time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
@@ -307,8 +337,9 @@ def _enumerate_deployments(request: PlanRequest, timers: StepTimers) -> _Enumera
 
         # Those that fit in memory, at each load that fits.
         one_pool = one_pool_candidates(single_request)
-        if not one_pool:
+        if not one_pool:  # then no decode worker fits either
             excluded[system.name] = too_large_message(request, system, single_request)
+            continue
         deployments += one_pool
 
         # The same with separate pools, if asked for.
@@ -317,24 +348,26 @@ def _enumerate_deployments(request: PlanRequest, timers: StepTimers) -> _Enumera
     return _Enumerated(deployments, excluded)
 
 
-def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredictor) -> float | None:
+def _probability_best(
+    ranked: Plan, timers: StepTimers, correction: LatencyPredictor
+) -> float | None:
     """Return the probability that the best beats the runner-up; None if it is unknown.
 
     It is known for the goals in `GOAL_METRICS`.
     """
-    metric = GOAL_METRICS.get(plan.requirements.goal)
+    metric = GOAL_METRICS.get(ranked.requirements.goal)
     if metric is None:
         return None
-    if plan.feasible.empty or plan.runner_up is None:
+    if ranked.feasible.empty or ranked.runner_up is None:
         return None
 
     # At a given rate, a row has the mean latencies of random arrivals, but its deployment is the
     # one at the largest load (`foretune.plan.serve.arrivals.at_rate`). The correction would compare
     # the latencies at that load.
-    if plan.request.rate is not None:
+    if ranked.request.rate is not None:
         return None
 
-    contenders = [plan.deployment(plan.best), plan.deployment(plan.runner_up)]
+    contenders = [ranked.deployment(ranked.best), ranked.deployment(ranked.runner_up)]
     rows = analytic_times(contenders, timers)
     value, covariance = log_metric(correction, rows, metric)
     return float(pairwise_better(value, covariance)[0, 1])

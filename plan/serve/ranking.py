@@ -20,9 +20,7 @@ def rank(predicted: pd.DataFrame, request: PlanRequest, corrected: bool) -> pd.D
     replicas that meet the requirements. Raises UsageError if no deployment sustains the rate.
     """
     requirements = request.requirements
-    table = predicted
-    table["number"] = np.arange(len(table))
-    table["good"] = np.nan
+    table = predicted.assign(number=np.arange(len(predicted)), good=np.nan)
 
     # At a given rate: a row for each number of replicas that sustains it.
     if request.rate is not None:

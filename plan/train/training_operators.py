@@ -192,7 +192,7 @@ def _experts(
 
 
 def _expert_groups(model: ModelDescription, ep: int, rank_tokens: float) -> int:
-    """Return the number of groups of ranks for looking up a layer, each with experts of its own."""
+    """Return the number of groups of ranks for looking up a layer, each with other experts."""
     # With uniform routing, a rank's work is equal; whole batches have more tokens than any table.
     groups = 1
     while (

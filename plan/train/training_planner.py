@@ -73,8 +73,8 @@ class TrainingPlan:
     @property
     def limited_by(self) -> str:
         """The longest part of the best step except compute: a key of `STEP_PARTS`."""
-        rest = [name for name in STEP_PARTS if name != "compute_ms"]
-        return str(self.best[rest].astype(float).idxmax())
+        others = [name for name in STEP_PARTS if name != "compute_ms"]
+        return str(self.best[others].astype(float).idxmax())
 
     def days(self, tokens: float) -> float:
         """Return the days that the best recipe takes for ``tokens`` tokens."""
@@ -124,23 +124,37 @@ def plan_training(
         )
         return {recipe: training_memory(model, recipe, task) for recipe in recipes}
 
-    considered = memories() | (memories(True, offload) if offload else {})
+    # Every recipe that fits. If none does, all optimizer states may move to host memory.
+    considered = memories()
+    if offload:
+        considered |= memories(offload=True, host_gib=offload)
     if not considered:
         raise UsageError(_indivisible_message(model, system, gpus, task))
     fitting = _fitting(considered, system)
-    if not fitting and not offload:  # offload the optimizer states
-        considered |= memories(True)
+    if not fitting and not offload:
+        considered |= memories(offload=True)
         fitting = _fitting(considered, system)
     if not fitting:
         raise UsageError(_too_large_message(model, system, gpus, task, considered))
-    timer = timers(system, BACKEND)
+
+    # The time of a step of each, fastest first.
     steps = predict_steps(
-        model, system, recipes=fitting, task=task, timer=timer, calibration=calibration
+        model,
+        system,
+        recipes=fitting,
+        task=task,
+        timer=timers(system, BACKEND),
+        calibration=calibration,
     )
     rows = pd.DataFrame([_candidate_row(model, recipe, considered[recipe]) for recipe in fitting])
     table = rows.join(steps).sort_values("step_ms", ignore_index=True, kind="stable")
     price = np.nan if system.price_per_hour is None else system.price_per_hour
-    return TrainingPlan(task, table, len(considered), price * gpus)
+    return TrainingPlan(
+        task=task,
+        candidates=table,
+        recipes_considered=len(considered),
+        price_per_hour=price * gpus,
+    )
 
 
 def _fitting(memories: Mapping[Recipe, TrainingMemory], system: System) -> list[Recipe]:
@@ -167,13 +181,15 @@ def _indivisible_message(
     model: ModelDescription, system: System, gpus: int, task: TrainingTask
 ) -> str:
     """Return the nearest batch that can be divided."""
-    nearby = (batch for offset in count(1) for batch in (task.batch + offset, task.batch - offset))
-    batch = next(
-        batch
-        for batch in nearby
-        if batch > 0
-        and possible_recipes(model, replace(task, batch=batch), system=system, gpus=gpus)
-    )
+
+    def can_be_divided(batch: int) -> bool:
+        if batch <= 0:
+            return False
+        changed_task = replace(task, batch=batch)
+        return bool(possible_recipes(model, changed_task, system=system, gpus=gpus))
+
+    nearest_first = (task.batch + sign * offset for offset in count(1) for sign in (1, -1))
+    batch = next(filter(can_be_divided, nearest_first))
     return f"a batch of {task.batch} cannot be divided over {gpus} GPUs: try --batch {batch}"
 
 

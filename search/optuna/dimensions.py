@@ -95,7 +95,7 @@ class _Number:
         self._step = distribution.step or 0
         self._log = distribution.log
 
-        # In the cube, each value of a stepped number gets an interval of its own.
+        # In the cube, each value of a stepped number gets an interval.
         self._start = self._scaled(np.array(self._low - self._step / 2))
         self._width = self._scaled(np.array(self._high + self._step / 2)) - self._start
 

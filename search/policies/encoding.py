@@ -17,6 +17,8 @@ MIN_DISTINCT = 5
 """Minimum number of problems, or devices, for their sizes and specs to be inputs."""
 MAX_COMBINATIONS = 2**62
 """Combinations are numbered by 64-bit integers."""
+MIN_DEVIATION = 1e-9
+"""Numbers that vary less are equal, but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Vocabulary:
             for name, values in parameters.items():
                 parameters[name] = tuple(dict.fromkeys([*values, *space.parameters[name]]))
 
+        # In floats: the product of integers would overflow.
         n_combinations = np.prod([float(len(values)) for values in parameters.values()])
         if n_combinations > MAX_COMBINATIONS:
             raise UsageError("the tasks' spaces have more than 2^62 combinations in all")
@@ -64,7 +67,8 @@ class Vocabulary:
         _require_names(space, self.parameters)
         codes = np.empty((len(space.codes), len(self.parameters)), dtype=np.int64)
         for column, (name, values) in enumerate(self.parameters.items()):
-            # The space has its own codes: its position of a value -> the vocabulary's, -1: unknown.
+            # A code is a position among the values: translate those of the space into the
+            # vocabulary's, with -1 for unknown values.
             code_of_value = {value: code for code, value in enumerate(values)}
             translated = np.array([code_of_value.get(v, -1) for v in space.parameters[name]])
             codes[:, column] = translated[space.codes[:, space.names.index(name)]]
@@ -100,13 +104,20 @@ class Context:
         table = _table(facts_of_tasks, ordered)
         mean = np.nanmean(table, axis=0)
         deviation = np.nanstd(table, axis=0)
-        varies = np.flatnonzero(deviation > 1e-9)
-        return cls(tuple(ordered[i] for i in varies), mean[varies], deviation[varies])
+
+        # What is equal in all tasks tells nothing, and would be divided by zero.
+        varying = np.flatnonzero(deviation > MIN_DEVIATION)
+        return cls(
+            names=tuple(ordered[i] for i in varying),
+            mean=mean[varying],
+            deviation=deviation[varying],
+        )
 
     def encode(self, tasks: Sequence[Task]) -> np.ndarray:
         """Return one row of float32 per task."""
         table = _table(list(map(_facts, tasks)), self.names)
-        scaled = np.nan_to_num((table - self.mean) / self.deviation)
+        scaled = (table - self.mean) / self.deviation
+        scaled = np.nan_to_num(scaled)  # a gap becomes 0, the mean
         return scaled.clip(-MAX_OBSERVATION, MAX_OBSERVATION).astype(np.float32)
 
 
@@ -127,7 +138,9 @@ def _facts(task: Task) -> dict[str, float]:
             if isinstance(value, str):
                 facts[f"{group}.{name}={value}"] = 1.0
             else:
-                facts[f"{group}.{name}"] = float(np.sign(value) * np.log2(1.0 + abs(value)))
+                # A logarithm that is defined for 0 and for negative numbers.
+                logarithm = np.sign(value) * np.log2(1.0 + abs(value))
+                facts[f"{group}.{name}"] = float(logarithm)
     return facts
 
 

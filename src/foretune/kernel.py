@@ -46,7 +46,7 @@ class SelfTimedLaunch(ABC):
     def sample_ms(self, clock: Clock, batch: int) -> float:
         """Return the mean time of ``batch`` launches in milliseconds.
 
-        ``clock`` is the device's, for launches without one of their own.
+        ``clock`` is the device's, for launches that have none.
         """
 
     def reset(self) -> None:

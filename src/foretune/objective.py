@@ -18,7 +18,7 @@ LIMITABLE_COLUMNS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_e
 POWER_COLUMNS = ("power_w", "energy_mj")
 """Columns that need a power meter."""
 NORMAL_QUANTILE_95 = 1.645
-"""A 90 % interval is so many standard deviations to each side."""
+"""Standard deviations to each side of a 90 % interval."""
 MIN_SPREAD = 1e-6
 """Smallest standard deviation of a predicted logarithm."""
 

@@ -54,13 +54,16 @@ def history(result: Any, ax: "Axes | None" = None) -> "Axes":
 def _trend(runs: pd.DataFrame, ax: "Axes") -> "Axes":
     """Draw the newest time of each benchmark and revision, in the order in which they came."""
     revisions = list(dict.fromkeys(runs["config.revision"].astype(str)))
-    known = runs[runs["time_ms"].notna()]
-    for benchmark, rows in known.groupby("problem.benchmark", sort=False):
+    measured = runs[runs["time_ms"].notna()]
+    for benchmark, rows in measured.groupby("problem.benchmark", sort=False):
         newest = rows.drop_duplicates("config.revision", keep="last")
-        positions = [revisions.index(str(revision)) for revision in newest["config.revision"]]
+
+        # A revision that was measured again is the last one in the table: back to its place.
+        position_of_row = [revisions.index(str(revision)) for revision in newest["config.revision"]]
+        positions = np.array(position_of_row)
         order = np.argsort(positions)
         times = newest["time_ms"].to_numpy()[order]
-        ax.plot(np.array(positions)[order], times / times[0], "o-", label=str(benchmark))
+        ax.plot(positions[order], times / times[0], "o-", label=str(benchmark))
     ax.set_xticks(range(len(revisions)), revisions)
     ax.axhline(1.0, ls="--", lw=1, color=OTHER)
     return _labeled(ax, "revision", "time, relative to the first")
@@ -106,7 +109,7 @@ def importance(result: Any, ax: "Axes | None" = None) -> "Axes":
     """Draw how much each knob matters: its slowest value over its fastest.
 
     ``result`` is a search, for the medians of its measurements, or the table of
-    `foretune.models.parameter_importance`, for predictions.
+    `foretune.models.explanation.parameter_importance`, for predictions.
     """
     ax = _axes(ax)
     is_importance = isinstance(result, pd.DataFrame) and "factor" in result
@@ -131,7 +134,7 @@ def slice(result: Any, knob: str, ax: "Axes | None" = None) -> "Axes":
     ax = _axes(ax)
     table = _measured(result)
     column = _column(table, knob)
-    positions, labels = _places(table[column])
+    positions, labels = _ranks_and_labels(table[column])
     ax.plot(positions, table["objective"], "o", alpha=0.6, color=MEASURED, label="measured")
     best = table["objective"].groupby(positions).min()
     ax.plot(best.index, best, color=PREDICTED, label="best of each value")
@@ -170,17 +173,20 @@ def ratios(result: Any, ax: "Axes | None" = None) -> "Axes":
     search_or_campaign = _search_of(result)
     if hasattr(search_or_campaign, "contenders"):
         # The first is the default itself.
-        named = [(c.name, c) for c in search_or_campaign.contenders[1:]]
+        all_named = [(c.name, c) for c in search_or_campaign.contenders[1:]]
     else:
-        named = [(str(r.problem), r.winner) for r in search_or_campaign.results]
-    shown = [(name, contender) for name, contender in named if math.isfinite(contender.ratio)]
-    contenders = [contender for _, contender in shown]
+        all_named = [(str(r.problem), r.winner) for r in search_or_campaign.results]
+    # A contender that failed, or was never compared, has no ratio.
+    named = [(name, contender) for name, contender in all_named if math.isfinite(contender.ratio)]
+    names = [name for name, _ in named]
+    contenders = [contender for _, contender in named]
 
-    rows = range(len(shown))
+    ratio = [c.ratio for c in contenders]
     below = [c.ratio - c.ratio_low for c in contenders]
     above = [c.ratio_high - c.ratio for c in contenders]
+    rows = range(len(contenders))
     ax.errorbar(
-        [c.ratio for c in contenders],
+        ratio,
         rows,
         xerr=[below, above],
         fmt="o",
@@ -188,7 +194,7 @@ def ratios(result: Any, ax: "Axes | None" = None) -> "Axes":
         capsize=3,
     )
     ax.axvline(1, ls="--", lw=1, color=OTHER)
-    ax.set_yticks(rows, [name for name, _ in shown])
+    ax.set_yticks(rows, names)
     return _labeled(ax, "speed against the default (99 % interval)", "")
 
 
@@ -302,8 +308,9 @@ def _column(table: pd.DataFrame, knob: str) -> str:
     return f"config.{knob}"
 
 
-def _places(values: pd.Series) -> tuple[np.ndarray, list[str]]:
+def _ranks_and_labels(values: pd.Series) -> tuple[np.ndarray, list[str]]:
     """Return each value's rank among the sorted distinct values, and these as labels."""
-    numbers_first = sorted(values.unique(), key=lambda value: (isinstance(value, str), value))
-    ranks = [numbers_first.index(value) for value in values]
-    return np.array(ranks), [str(value) for value in numbers_first]
+    # Numbers come before texts, which they cannot be compared with.
+    ordered = sorted(values.unique(), key=lambda value: (isinstance(value, str), value))
+    ranks = [ordered.index(value) for value in values]
+    return np.array(ranks), [str(value) for value in ordered]

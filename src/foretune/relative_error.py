@@ -23,7 +23,7 @@ _CHUNK = 1 << 17
 _TENSOR_CHUNK = 64 * _CHUNK
 """The same for torch tensors, which may lie on a GPU."""
 _SMALLEST_SIZE = 1e-300
-"""Of a reference of zeros: any other number is infinitely wrong."""
+"""Size of a reference of zeros: any other number is infinitely wrong."""
 _NUMBER_KINDS = "biufc"
 """NumPy's kinds of numbers: booleans, integers, unsigned ones, floats, complex numbers."""
 _PLAIN_MODULES = ("builtins", "numpy", "torch")

@@ -19,7 +19,7 @@ class Restriction:
 
     It is an expression over parameters, e.g. ``"BLOCK_M * BLOCK_N <= 4096"``, or a function whose
     arguments are parameters. An argument with a default need not be one; ``**others`` gets all
-    parameters that have no argument of their own, ``*values`` the values of all, in order.
+    parameters without an argument, ``*values`` the values of all, in order.
     Expressions are a subset of Python (see `Expression`), so a space read from a file cannot run
     code. Raises SpaceError if the rule is invalid, or uses a name that is not a parameter.
     """

@@ -86,7 +86,8 @@ def test_a_chase_visits_every_line_once():
     buffer = dissection._Buffer(16)
     buffer._chaser(8)
     ring = buffer._lines[:1024]
-    visited, at = [], 0
+    visited = []
+    at = 0
     for _ in range(128):
         visited.append(at)
         at = int(ring[at])

@@ -49,7 +49,8 @@ def test_fit_orders_order_a_kernel_they_have_never_seen(orders, name):
 
 @pytest.mark.parametrize("name", [RANKING, SIZES, ANALYTIC])
 def test_fit_orders_ratios_are_those_of_times(orders, name):
-    expected, seen = [], []
+    expected = []
+    seen = []
     for p in problems("c", 30, 3):
         runs = p.columns.fits
         expected += orders.log_ratios(p.columns)[name][runs].tolist()

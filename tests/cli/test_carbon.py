@@ -11,7 +11,8 @@ from foretune.problem import Problem
 
 def result(power_w):
     """Return what is read of a tuned problem: 2 ms by default, 1 ms at best."""
-    default, best = SimpleNamespace(config={"b": 1}), SimpleNamespace(config={"b": 2})
+    default = SimpleNamespace(config={"b": 1})
+    best = SimpleNamespace(config={"b": 2})
     trace = [SimpleNamespace(config={"b": b}, time_ms=2.0 / b, power_w=power_w) for b in (1, 2)]
     return SimpleNamespace(problem=Problem(n=8), baseline=default, winner=best, trace=trace)
 

@@ -43,7 +43,8 @@ def collected(tmp_path_factory):
     from foretune.collect import plan_configurations
     from foretune.datasets import from_measurements
 
-    folder, runner = tmp_path_factory.mktemp("collected"), FakeRunner()
+    folder = tmp_path_factory.mktemp("collected")
+    runner = FakeRunner()
     plan = plan_configurations(Toy(), Toy().training_problems(4), 20)
     rows = [m for p, configs in plan.items() for m in runner.run(Toy(), p, configs)]
     write_runs(folder / "runs.parquet", from_measurements(rows, DEVICE))
@@ -267,7 +268,8 @@ def test_help_without_arguments(capsys):
 def test_bad_use_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, says):
     if "cuda:9" in arguments:
         monkeypatch.undo()
-        arguments, says = [a.replace("toy", "matmul") for a in arguments], "unknown device 'cuda:9'"
+        arguments = [a.replace("toy", "matmul") for a in arguments]
+        says = "unknown device 'cuda:9'"
     if arguments[0] == "train":
         Path("runs.parquet").touch()
     assert says in fails(capsys, 2, *arguments)

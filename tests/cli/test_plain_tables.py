@@ -20,7 +20,9 @@ TRAIN = ("train", "theirs.csv", "--map", "time_ms=latency_us*0.001", "--sizes", 
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    m, n, tile = rng.integers(1, 60, 200) * 16, rng.integers(1, 60, 200) * 16, [16, 32] * 100
+    m = rng.integers(1, 60, 200) * 16
+    n = rng.integers(1, 60, 200) * 16
+    tile = [16, 32] * 100
     latency_us = (5 + m * n * 1e-3) * np.where(np.array(tile) == 16, 1.3, 1.0)
     noisy = latency_us * rng.lognormal(0, 0.02, 200)
     rows = {"M": m, "N": n, "tile": tile, "order": rng.choice(["a", "b"], 200)}

@@ -63,7 +63,8 @@ def test_calibrate_corrects_new_device(capsys, gemm_predictor, toy_place):
 
 def test_predict_leaves_out_settings_of_other_devices(capsys, toy_place):
     """Runs of a CPU with threads and of a GPU with warps; a size that only some runs have."""
-    sizes, blocks = [64 * (1 + i % 10) for i in range(60)], [16, 32, 64] * 20
+    sizes = [64 * (1 + i % 10) for i in range(60)]
+    blocks = [16, 32, 64] * 20
     there = pd.DataFrame({"kernel": "mine", "status": "ok", "problem.M": sizes})
     there["config.block"], there["time_ms"] = blocks, np.array(sizes) * (1 + 8 / np.array(blocks))
     cpu = there.assign(device="cpu X", **{"config.threads": [1, 2] * 30, "problem.K": 3})

@@ -18,7 +18,8 @@ from foretune.models import Predictor
 from foretune.models.bottlenecks import KINDS
 
 FIT_ONLY = ("--validate", "none")
-A, B = "work=8,skew=2,order=ba,behaviour=ok", "work=1,skew=2,order=ba,behaviour=ok"
+A = "work=8,skew=2,order=ba,behaviour=ok"
+B = "work=1,skew=2,order=ba,behaviour=ok"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,8 @@ def measured(problems, seed=0, configs=20):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Runs of half of the problems in ``old``, of the others in ``new``, a predictor of ``old``."""
-    folder, monkeypatch = tmp_path_factory.mktemp("made"), pytest.MonkeyPatch()
+    folder = tmp_path_factory.mktemp("made")
+    monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setitem(registry._BUILTIN["kernels"], "toy", "toy_kernel:Toy")
     registry.reset()
     problems = Toy().training_problems(8)

@@ -88,6 +88,14 @@ def test_collect_runs_begins_no_problem_when_time_is_over(tmp_path):
     assert (done.rows, done.skipped) == (15, 9)
 
 
+def test_collect_runs_known_problems_count_when_time_is_over(tmp_path):
+    plan = plan_configurations(KERNEL, KERNEL.training_problems(8), 3)
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        collect_runs(KERNEL, plan, log, FakeRunner(), max_seconds=0.0)
+        resumed = collect_runs(KERNEL, plan, log, FakeRunner(), max_seconds=0.0)
+    assert (resumed.rows, resumed.reused, resumed.skipped) == (0, 3 * FEWEST_PROBLEMS, 9)
+
+
 def test_collect_runs_resumes_after_interruption(tmp_path):
     plan = plan_configurations(KERNEL, PROBLEMS, 6)
     path = tmp_path / "runs.parquet"

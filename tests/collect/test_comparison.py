@@ -3,15 +3,16 @@
 import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
 from toy_kernel import DEVICE, Toy, config
 
-from foretune.collect import InProcessRunner, benchmark
+from foretune.collect import InProcessRunner, benchmark, call_times
 from foretune.collect import comparison as module
 from foretune.collect.comparison import DEFAULT_REPEATED, MIN_ROUNDS
-from foretune.collect.timing import Timer, sample_ms
+from foretune.collect.timing import Timer
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import MissingExtra
 from foretune.kernel import WrongResult
@@ -55,6 +56,25 @@ def compare(kernel, *configs, max_seconds=0.0, problem=PROBLEM, seed=0):
     return runner.compare_interleaved(kernel, problem, configs or (FAST, SLOW), max_seconds, seed)
 
 
+@pytest.fixture
+def timed(monkeypatch):
+    """Return a function that calls another one before and after every timed call."""
+
+    def watch(before, after):
+        for name in ("sample_ms", "time_loaded_ms"):
+            original = getattr(module, name)
+
+            def watched(*given, original=original):
+                before()
+                result = original(*given)
+                after()
+                return result
+
+            monkeypatch.setattr(module, name, watched)
+
+    return watch
+
+
 def test_comparison_runs_all_in_every_round_and_default_twice():
     rounds = compare(Doubling())
     assert rounds.time_ms.keys() == {FAST.id, SLOW.id, DEFAULT_REPEATED}
@@ -63,22 +83,40 @@ def test_comparison_runs_all_in_every_round_and_default_twice():
     assert rounds.failures == {}
 
 
-def test_comparison_new_inputs_per_call_and_new_order_per_round(monkeypatch):
-    monkeypatch.setattr(module, "MIN_ROUNDS", 12)
+@pytest.mark.parametrize("max_seconds", [0.0, 0.01], ids=["single calls", "bursts"])
+def test_comparison_every_timed_call_has_new_inputs(monkeypatch, timed, max_seconds):
     monkeypatch.setattr(module, "SLOW_MS", 1e9)  # on a busy machine, too
     kernel = Doubling()
-    compare(kernel, FAST, SLOW)
-    calls = kernel.calls[6:]  # each was built and checked
-    untimed, timed = calls[::2], calls[1::2]
-    values = [x for _, x in timed]
-    assert len(set(values)) == len(timed) == 12 * 3, "no contender gets the inputs of another"
-    assert [x for _, x in untimed[1:]] == values[:-1], "the untimed call before had earlier inputs"
-    orders = {tuple(key for key, _ in timed[i : i + 3]) for i in range(0, len(timed), 3)}
+    seen, of_timed = set(), []
+
+    def before():
+        seen.update(x for _, x in kernel.calls)
+
+    def after():
+        of_timed.append(kernel.calls[-1])
+        assert kernel.calls[-1][1] not in seen, "it has seen these inputs before"
+
+    timed(before, after)
+    compare(kernel, FAST, SLOW, max_seconds=max_seconds)
+    assert len(of_timed) >= 3 * (MIN_ROUNDS + 1)
+    orders = {tuple(key for key, _ in of_timed[i : i + 3]) for i in range(0, len(of_timed), 3)}
+    assert all(len(set(order)) == 2 for order in orders), "each contender has its turn"
     assert len(orders) > 1
 
 
-def test_comparison_kept_result_of_other_contender_is_useless():
-    kept, hits = {}, []
+def test_comparison_untimed_calls_have_inputs_of_earlier_calls(monkeypatch, timed):
+    monkeypatch.setattr(module, "SLOW_MS", 1e9)  # on a busy machine, too
+    kernel = Doubling()
+    of_timed = set()
+    timed(lambda: None, lambda: of_timed.add(kernel.calls[-1][1]))
+    compare(kernel, FAST, SLOW, max_seconds=0.01)
+    values = [x for _, x in kernel.calls]
+    built_with = values[0]
+    assert set(values) - {built_with} <= of_timed
+
+
+def test_comparison_kept_result_of_other_contender_is_useless(timed):
+    kept, hits, hits_while_timed = {}, [], []
 
     class Shared(Doubling):
         def build(self, problem, config, inputs):
@@ -91,21 +129,10 @@ def test_comparison_kept_result_of_other_contender_is_useless():
 
             return launch
 
-    timed = []
-    original = module.sample_ms
-
-    def recorded(*given):
-        before = len(hits)
-        result = original(*given)
-        timed.append(len(hits) - before)
-        return result
-
-    module_patch = pytest.MonkeyPatch()
-    module_patch.setattr(module, "sample_ms", recorded)
-    compare(Shared(), FAST, SLOW)
-    module_patch.undo()
-    assert timed
-    assert not any(timed)
+    timed(hits.clear, lambda: hits_while_timed.append(len(hits)))
+    compare(Shared(), FAST, SLOW, max_seconds=0.01)
+    assert hits_while_timed
+    assert not any(hits_while_timed)
 
 
 def test_processes_build_in_different_orders():
@@ -137,7 +164,7 @@ def test_slow_launches_are_not_warmed_up(monkeypatch):
     monkeypatch.setattr(module, "SLOW_MS", 0.0)
     kernel = Doubling()
     compare(kernel, FAST, SLOW)
-    assert len(kernel.calls) == 6 + 6 + 3 * (MIN_ROUNDS - 1)
+    assert len(kernel.calls) == 6 + 6 + 3 * MIN_ROUNDS
 
 
 class Cheating(Doubling):
@@ -354,13 +381,19 @@ class Elsewhere(Spinning):
 
 
 def test_work_of_other_threads_counts(monkeypatch):
-    monkeypatch.setattr(module, "_waits", lambda: 0)
+    monkeypatch.setattr(call_times, "_waits", lambda: 0)
     assert compare(Elsewhere()).time_ms[FAST.id].min() >= 2 * module.SLOW_MS
 
 
+def half_a_millisecond(timed, *given):
+    return 0.5 if timed(*given) else 0.0
+
+
 def test_fast_launches_are_timed_by_the_clock(monkeypatch):
-    monkeypatch.setattr(module, "_waits", lambda: 0)
-    monkeypatch.setattr(module, "sample_ms", lambda *given: 0.5 if sample_ms(*given) else 0.0)
+    monkeypatch.setattr(call_times, "_waits", lambda: 0)
+    for name in ("sample_ms", "time_loaded_ms"):
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, partial(half_a_millisecond, original))
     assert set(compare(Spinning()).time_ms[FAST.id]) == {0.5}
 
 
@@ -378,16 +411,19 @@ def test_comparison_device_clock_counts_on_busy_host(monkeypatch):
 
 
 def test_comparison_host_time_of_slow_launches_is_cpu_time(monkeypatch):
-    monkeypatch.setattr(module, "_waits", lambda: 0)
+    monkeypatch.setattr(call_times, "_waits", lambda: 0)
     walls = []
 
     class Recorder(Spinning):
         def relative_error(self, output, expected):
             return 0.0
 
-    monkeypatch.setattr(
-        module, "sample_ms", lambda *given: walls.append(sample_ms(*given)) or 1e3 * walls[-1]
-    )
+    def a_thousand_times(timed, *given):
+        walls.append(timed(*given))
+        return 1e3 * walls[-1]
+
+    for name in ("sample_ms", "time_loaded_ms"):
+        monkeypatch.setattr(module, name, partial(a_thousand_times, getattr(module, name)))
     times = compare(Recorder()).time_ms[FAST.id]
     assert np.nanmax(times) < 1e3 * min(walls), "not what the host's clock was made to say"
 

@@ -13,7 +13,8 @@ from foretune.collect import machine_load
 from foretune.collect.machine_load import CpuSeconds, LoadMonitor, MachineLoad, wait_until_idle
 from foretune.device import Device
 
-CPU, GPU = Device("a CPU", "cpu"), Device("a GPU", "gpu")
+CPU = Device("a CPU", "cpu")
+GPU = Device("a GPU", "gpu")
 SPIN = "import time; print(flush=True)\nwhile time.process_time() < 30: pass"
 
 

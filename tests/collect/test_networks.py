@@ -22,7 +22,8 @@ class Small(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.image, self.inside = nn.Conv2d(3, 16, 3, padding=1), nn.Linear(16, 48)
+        self.image = nn.Conv2d(3, 16, 3, padding=1)
+        self.inside = nn.Linear(16, 48)
         self.norm = nn.LayerNorm(16)
 
     def forward(self, x):
@@ -70,7 +71,8 @@ def test_network_of_operators_have_kernels_and_sizes(network):
 def test_network_of_activation_bytes_are_largest_live_sum(network):
     program = export()
     assert network.weight_bytes == sum(4 * p.numel() for p in program.parameters())
-    token, image = 4 * 2 * 64 * 16, 4 * 2 * 3 * 64
+    token = 4 * 2 * 64 * 16
+    image = 4 * 2 * 3 * 64
     # the tokens wait for the sum; queries, keys and values are one result, attention another
     assert network.activation_bytes == image + (1 + 3 + 1) * token
 
@@ -113,7 +115,8 @@ def test_resized_keeps_order_in_memory():
 
 
 def test_build_indices_are_inside_table():
-    table, index = torch.nn.Parameter(torch.zeros(3, 16)), torch.zeros(40, dtype=torch.int64)
+    table = torch.nn.Parameter(torch.zeros(3, 16))
+    index = torch.zeros(40, dtype=torch.int64)
     call = Call.of(torch.ops.aten.embedding.default, (table, index), {})
     assert call.build()().shape == (40, 16)
 
@@ -146,7 +149,8 @@ def folder(tmp_path_factory, network):
     """Operators of a network, measured with a clock that counts calls."""
     from toy_kernel import DEVICE
 
-    place, ticks = tmp_path_factory.mktemp("operators"), iter(range(0, 10**9, 1000))
+    place = tmp_path_factory.mktemp("operators")
+    ticks = iter(range(0, 10**9, 1000))
     with RunLog(place / "operators.parquet", DEVICE) as log:
         done = collect_network(list(network.operators), log, DEVICE, 1.0, lambda: next(ticks))
         assert (done.ok, done.failed, done.reused) == (len(network.operators), 0, 0)

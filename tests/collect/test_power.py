@@ -119,8 +119,12 @@ class FakeNvml:
         pass
 
     def __init__(self, watts=250.0, tick_s=0.1, stop_after_s=2.0, fails_at_s=math.inf):
-        self.now_s, self.reads, self.watts, self.tick_s = 0.0, 0, watts, tick_s
-        self.stop_after_s, self.fails_at_s = stop_after_s, fails_at_s
+        self.now_s = 0.0
+        self.reads = 0
+        self.watts = watts
+        self.tick_s = tick_s
+        self.stop_after_s = stop_after_s
+        self.fails_at_s = fails_at_s
         self.finished = threading.Event()
 
     def nvmlInit(self):  # noqa: N802
@@ -260,7 +264,8 @@ def test_slope_w_is_least_squares():
 
 
 class Stopwatch(PowerMeter):
-    name, device_kind = "stopwatch", "cpu"
+    name = "stopwatch"
+    device_kind = "cpu"
     reason: str | None = None
 
     def __init__(self, index=0):
@@ -277,11 +282,13 @@ class Stopwatch(PowerMeter):
 
 
 class Broken(Stopwatch):
-    name, reason = "broken", "it is broken"
+    name = "broken"
+    reason = "it is broken"
 
 
 class Gpu(Stopwatch):
-    name, device_kind = "gpu-only", "gpu"
+    name = "gpu-only"
+    device_kind = "gpu"
 
 
 class Graphs:

@@ -95,7 +95,8 @@ def test_isolated_runner_unpicklable_kernel_is_refused(isolated):
 
 def test_run_failing_meter_keeps_time(monkeypatch):
     class Broken(PowerMeter):
-        name, device_kind = "broken", "cpu"
+        name = "broken"
+        device_kind = "cpu"
 
         def unavailable_because(self):
             return None
@@ -118,7 +119,8 @@ def test_run_meters_power_and_energy(monkeypatch):
     monkeypatch.setattr(power, "time", clock)
 
     class TenWatts(PowerMeter):
-        name, device_kind = "ten", "cpu"
+        name = "ten"
+        device_kind = "cpu"
 
         def unavailable_because(self):
             return None

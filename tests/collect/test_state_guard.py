@@ -39,7 +39,8 @@ PROBLEM = Toy().problem(n=10)
     ],
 )
 def test_replaced_functions_are_restored(owner, name):
-    guard, known = FunctionGuard(), vars(owner)[name]
+    guard = FunctionGuard()
+    known = vars(owner)[name]
     assert guard.restore() == []
     setattr(owner, name, lambda *args: 0)
     assert guard.restore() == [f"{owner.__name__}.{name}"]
@@ -141,14 +142,17 @@ def test_folder_environment_and_cores_are_put_back(tmp_path, monkeypatch):
 
     kernel = FunctionKernel(spoil, {"spoils": [False, True]}, (np.ones(4),))
     configs = [Configuration(spoils=spoils) for spoils in (False, True, False)]
-    runner, cores = InProcessRunner(DEVICE, TIMING), available_cores()
+    runner = InProcessRunner(DEVICE, TIMING)
+    cores = available_cores()
     assert all(m.ok for m in runner.run(kernel, kernel.problem(), configs))
     assert runner.compare_interleaved(kernel, kernel.problem(), configs[:2], 0.01).failures == {}
     assert (Path.cwd(), available_cores()) == (tmp_path, cores)
 
 
 def test_state_guard_notices_kept_results():
-    kept, table, count = {}, np.arange(3), 0
+    kept = {}
+    table = np.arange(3)
+    count = 0
 
     def keeps(x, b=1, seen=[]):  # noqa: B006
         nonlocal count

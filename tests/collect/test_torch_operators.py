@@ -44,7 +44,8 @@ def error(found, expected) -> float:
 @pytest.mark.parametrize("kind", sorted(FORMATS))
 @pytest.mark.parametrize("rows", [1, 40])
 def test_linear_result_is_within_rounding(kind, rows):
-    a, w = random(rows, 256), random(48, 256, seed=1)
+    a = random(rows, 256)
+    w = random(48, 256, seed=1)
     linear = FORMATS[kind](w)
     found = linear.multiply(linear.prepare(a))
     assert found.shape == (rows, 48)
@@ -87,8 +88,12 @@ def test_decode_matches_attention_by_hand(kv_heads):
 
 @pytest.mark.parametrize("kind", ["bf16", "int8_wo", "fp8"])
 def test_combine_experts_sums_by_weight(kind):
-    tokens, hidden, inner, counts = 6, 32, 16, [3, 0, 4]
-    up, down = random(3, 2 * inner, hidden), random(3, hidden, inner, seed=1)
+    tokens = 6
+    hidden = 32
+    inner = 16
+    counts = [3, 0, 4]
+    up = random(3, 2 * inner, hidden)
+    down = random(3, hidden, inner, seed=1)
     activations = random(tokens, hidden, seed=2)
     rows = torch.tensor([0, 2, 5, 1, 2, 3, 4])
     weights = torch.tensor([[0.5], [0.25], [1.0], [1.0], [0.75], [0.5], [0.5]]).to(torch.bfloat16)
@@ -96,7 +101,8 @@ def test_combine_experts_sums_by_weight(kind):
     expert = [0, 0, 0, 2, 2, 2, 2]
     for pair, row in enumerate(rows.tolist()):
         both = up[expert[pair]].double() @ activations[row].double()
-        gate, wide = both[:inner], both[inner:]
+        gate = both[:inner]
+        wide = both[inner:]
         inside = gate * torch.sigmoid(gate) * wide
         expected[row] += float(weights[pair]) * (down[expert[pair]].double() @ inside)
     found = combine_experts(activations, rows, weights, experts(up, down, counts, kind))
@@ -104,12 +110,14 @@ def test_combine_experts_sums_by_weight(kind):
 
 
 def test_row_operations_match_formulas():
-    x, w = random(5, 256), random(256, seed=1)
+    x = random(5, 256)
+    w = random(256, seed=1)
     mean_square = x.double().square().mean(dim=1, keepdim=True)
     assert error(rms_norm(x, w), x.double() / mean_square.sqrt() * w.double()) < 8e-3
     gate, up = x.double().split(128, dim=1)
     assert error(silu_and_mul(x), gate * torch.sigmoid(gate) * up) < 1e-2
-    heads, angle = x.view(5, 2, 128), torch.arange(5.0).view(5, 1, 1) * torch.ones(64)
+    heads = x.view(5, 2, 128)
+    angle = torch.arange(5.0).view(5, 1, 1) * torch.ones(64)
     found = rope(heads, angle.cos(), angle.sin())
     as_complex = torch.complex(*heads.double().split(64, dim=2)) * torch.polar(
         torch.ones_like(angle).double(), angle.double()
@@ -221,6 +229,7 @@ def test_busiest_rank_counts_one_token_reaches_expert():
 
 
 def test_random_tensor_is_repeatable_and_rows_differ():
-    first, second = random_tensor((4, 2**21), "cpu"), random_tensor((4, 2**21), "cpu")
+    first = random_tensor((4, 2**21), "cpu")
+    second = random_tensor((4, 2**21), "cpu")
     assert torch.equal(first, second)
     assert not np.allclose(first[0, :100].float(), first[2, :100].float())

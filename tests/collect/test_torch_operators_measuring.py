@@ -26,7 +26,8 @@ QUICK = Timing(max_seconds=0.0, warmup_s=0.0)
 
 
 def product(m: int, kind: str = "bf16") -> Operator:
-    problem, config = Problem(M=m, N=8, K=16), Configuration(format=kind)
+    problem = Problem(M=m, N=8, K=16)
+    config = Configuration(format=kind)
     return Operator("gemm", problem, 1, "decode", config)
 
 
@@ -35,7 +36,8 @@ class Counting(OperatorBenchmarker):
 
     def __init__(self, device, fails=()):
         super().__init__(device, QUICK)
-        self.asked, self.fails = [], fails
+        self.asked = []
+        self.fails = fails
 
     def measure(self, operator):
         self.asked.append(operator)
@@ -65,7 +67,8 @@ def test_collect_operators_writes_rows(tmp_path, toy_device):
 
 
 def test_collect_operators_reuses_rows(tmp_path, toy_device):
-    first, second = Counting(toy_device), Counting(toy_device)
+    first = Counting(toy_device)
+    second = Counting(toy_device)
     collect(tmp_path, first, [product(1), product(4)])
     done = collect(tmp_path, second, [product(4), product(1), product(8)])
     assert second.asked == [product(8)]

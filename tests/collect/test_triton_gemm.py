@@ -132,7 +132,8 @@ def test_real_problems_have_real_spaces(kernel, device, on_device):
 @pytest.mark.parametrize("dtype", ["fp16", "int8"])
 def test_triton_gemm_space_leaves_out_what_does_not_fit(device, dtype, on_device):
     on_device(device)
-    limits, itemsize = LIMITS[device], 2 if dtype == "fp16" else 1
+    limits = LIMITS[device]
+    itemsize = 2 if dtype == "fp16" else 1
     kernel = get_kernel("triton_gemm")
     space = kernel.space(kernel.problem(REAL[kernel.name], dtype=dtype))
     c = space.columns()
@@ -231,7 +232,8 @@ def compiled(fn, target, config, pointers, constants):
     options = {name: config[name] for name in ("num_warps", "num_stages")}
     knobs = {name: value for name, value in config.items() if name in fn.arg_names}
     constants = {**constants, **knobs}
-    signature, divisible = {}, {}
+    signature = {}
+    divisible = {}
     for i, name in enumerate(fn.arg_names):
         signature[name] = "constexpr" if name in constants else pointers.get(name, "i32")
         if name not in constants:

@@ -253,7 +253,8 @@ def test_messages_keep_numbers_and_contents(ends):
 def test_bytes_outside_messages_are_skipped(before, content, after):
     one, other = socket.socketpair()
     with one, other:
-        here, there = Channel(one, MARK), Channel(other, MARK)
+        here = Channel(one, MARK)
+        there = Channel(other, MARK)
         one.sendall(before)
         here.send(1, content)
         one.sendall(after)

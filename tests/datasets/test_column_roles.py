@@ -48,9 +48,6 @@ def test_a_fraction_in_every_row_is_asked_for():
     with pytest.raises(UsageError, match=r"'score' may be a result .* --ignore score leaves it"):
         roles.require_no_doubt()
     column_roles(table(score=fractions), sizes=["M", "score"]).require_no_doubt()
-    ignored = column_roles(table(score=fractions), ignored=["score"])
-    ignored.require_no_doubt()
-    assert ignored.left_out == ["score"]
 
 
 def test_few_different_fractions_are_no_doubt():
@@ -72,6 +69,19 @@ def test_power_is_in_the_unit_of_its_name():
         column_roles(table(avg_power=[1.0] * 40, gpu_power=[2.0] * 40))
 
 
+def test_power_beside_that_of_a_run_table_is_left_out():
+    roles = column_roles(table(power_w=[100.0] * 40, power=[99.0] * 40, gpu_power=[98.0] * 40))
+    assert roles.power is None
+    assert roles.left_out == ["power", "gpu_power"]
+
+
+def test_names_that_are_numbers_are_texts():
+    roles = column_roles(
+        table(**{"time_ms": [1.0] * 40}).rename(columns={"M": 0}), taken=["time_ms"]
+    )
+    assert roles.sizes == ["0", "N"]
+
+
 def test_devices_are_texts():
     assert column_roles(table(GPU=["A100", "H100"] * 20)).device == "GPU"
     assert column_roles(table(device=[0, 1] * 20)).device is None
@@ -87,14 +97,22 @@ def test_the_line_says_all():
     )
 
 
+def test_the_line_names_columns_of_run_tables_among_others():
+    roles = column_roles(table(status=["ok"] * 40, time_ms=[1.0] * 40))
+    assert roles.explained == "sizes M, N; as named status, time_ms"
+    alike = pd.DataFrame({"problem.M": [1], "config.tile": [2], "time_ms": [3.0]})
+    assert column_roles(alike).explained == ""
+
+
 @given(st.lists(st.text(max_size=12), unique=True, max_size=8), st.booleans())
-def test_every_column_has_at_most_one_role(names, are_texts):
+def test_every_column_has_one_role(names, are_texts):
     cells = {name: ["a", "b"] if are_texts else [1, 2] for name in names}
     try:
         roles = column_roles(pd.DataFrame(cells))
     except UsageError:  # several powers or devices
         return
     listed = [*roles.sizes, *roles.configuration, *roles.left_out, *roles.doubtful]
+    listed += roles.run_columns
     listed += [name for name in (roles.device, roles.power) if name is not None]
     assert len(listed) == len(set(listed))
-    assert set(listed) <= set(names)
+    assert set(listed) == set(names)

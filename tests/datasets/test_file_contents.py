@@ -36,6 +36,12 @@ NCU_HEADER = '"ID","Process ID","Kernel Name","Device","gpu__time_duration.sum"'
         ('{"median_ttft_ms": 1.0, "rates": [1]}', "plan --calibrate"),
         ('{"1": {"BLOCK_SIZE_M": 16}, "4": {"BLOCK_SIZE_M": 32}}', "no times"),
         ('{"message": "Not Found", "documentation_url": "https://docs"}', "GitHub"),
+        ("0.52,msec,task-clock,520000,100.00,0.9,CPUs utilized\n", "perf stat -x"),
+        ("| N | Samples | CPU Time | Noise | GPU Time |\n|---|---|---|---|---|\n", "NVBench"),
+        ("\\begin{tabular}{ll}\nN & time_ms\n", "LaTeX"),
+        ('{"counter-value": "0.5", "unit": "msec", "event": "task-clock"}', "perf stat -j"),
+        ('[{"frame": {"name": "ROOT"}, "metrics": {}, "children": []}, {"CUDA": {}}]', "Proton"),
+        ('{"devices": [{"id": 0}], "benchmarks": [{"name": "copy"}]}', "--format nvbench"),
         ('{"Metadata": {"TimeUnit": "Microseconds"}, "Results": [{"Status": "Ok"}]}', "KTT"),
     ],
 )
@@ -54,6 +60,11 @@ def test_read_table_names_what_is_no_table(tmp_path, text, named):
         ("timer.pkl", b"\x80\x04\x95", "pickle"),
         ("times.npy", b"\x93NUMPY\x01", "NumPy"),
         ("runs.tar", b"a" * 257 + b"ustar\0", "tar archive"),
+        ("runs.mat", b"MATLAB 5.0 MAT-file", "writetable"),
+        ("runs.rds", b"\x1f\x8b\x08", "write.csv"),
+        ("runs.RData", b"RDX3\n", "write.csv"),
+        ("runs.feather", b"FEA1", "as Parquet"),
+        ("vector.hatchet", b"[]", "do_bench"),
     ],
 )
 def test_read_table_names_binary_files(tmp_path, name, content, named):
@@ -69,7 +80,8 @@ def test_read_table_names_binary_files(tmp_path, name, content, named):
         ("tuning_run", "OpenTuner"),
         ("rocpd_kernel_dispatch_0001", "--output-format csv"),
         ("studies", "--format optuna"),
-        ("anything", "an SQLite database"),
+        ("experiment_tags", "mlflow.search_runs"),
+        ("anything", "with the tables anything: save one as CSV, like sqlite3 -header"),
     ],
 )
 def test_read_table_names_databases(tmp_path, table, named):

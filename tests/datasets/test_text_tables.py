@@ -37,6 +37,20 @@ def test_a_comma_in_the_header_is_no_separator(tmp_path):
     assert found.understood == "separator ;, decimal comma"
 
 
+@pytest.mark.parametrize(
+    "end", ["\n25", "\nOOM\n96;0,7\n"], ids=["a file that breaks off", "a short line"]
+)
+def test_a_short_line_does_not_hide_the_separator(tmp_path, end):
+    found = read(tmp_path, f"M;time (ms, mean)\n64;0,5\n128;0,7{end}")
+    assert found.table.columns.tolist() == ["M", "time (ms, mean)"]
+    assert found.table["time (ms, mean)"].tolist()[:2] == [0.5, 0.7]
+
+
+def test_a_separator_that_no_line_tells_is_asked_for(tmp_path):
+    with pytest.raises(UsageError, match="its separator may be , or ;: give --separator"):
+        read(tmp_path, "M;time (ms, mean)\n64\n128\n")
+
+
 def test_the_separator_that_excel_writes_counts(tmp_path):
     found = read(tmp_path, "sep=;\r\nM;time_ms\r\n64;12,5\r\n")
     assert found.table.to_dict("list") == {"M": [64], "time_ms": [12.5]}

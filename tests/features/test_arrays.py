@@ -36,7 +36,8 @@ def test_rows_columns_are_arrays(column):
 )
 @pytest.mark.parametrize("row", range(len(TABLE)))
 def test_rows_one_row_reads_as_among_others(column, row):
-    alone, together = Rows(TABLE.iloc[[row]]), Rows(TABLE)
+    alone = Rows(TABLE.iloc[[row]])
+    together = Rows(TABLE)
     np.testing.assert_array_equal(alone[column], together[column][[row]])
     assert alone[column].dtype.kind == together[column].dtype.kind
 
@@ -93,7 +94,8 @@ def test_without_leaves_columns_out():
 
 
 def test_memoized_is_computed_once():
-    rows, made = Rows(TABLE), []
+    rows = Rows(TABLE)
+    made = []
 
     def make():
         made.append(1)

@@ -214,11 +214,13 @@ def test_moe_rank_that_gets_every_token():
 
 
 def test_moe_one_token_reads_its_experts_only():
-    moe, one = family("moe"), {**MOE, "tokens": 1}
+    moe = family("moe")
+    one = {**MOE, "tokens": 1}
     derived = moe.derived(one, {}, {})
     assert 2 ** float(derived["log2_active"]) == pytest.approx(2)
     assert float(derived["sparsity"]) == 0.25
-    weights, traffic = 2 * 3 * 32 * 64, 2 * (5 * 32 + 6 * 64) + 2 * 32
+    weights = 2 * 3 * 32 * 64
+    traffic = 2 * (5 * 32 + 6 * 64) + 2 * 32
     moved = float(moe.cost(one, {}).bytes_moved)
     assert moved == pytest.approx(2 * weights + 2 * traffic)
 
@@ -245,7 +247,8 @@ def test_moe_busiest_rank_has_more_than_its_share(exponent):
 
 
 def test_moe_loads_of_rows_equal_single_rows():
-    tokens, ranks = np.array([1.0, 512.0, np.nan, 512.0]), np.array([1, 8, 1, 0])
+    tokens = np.array([1.0, 512.0, np.nan, 512.0])
+    ranks = np.array([1, 8, 1, 0])
     kinds = np.array(["balanced", "power_law_1.2", "balanced", "balanced"])
     load = max_rank_load(tokens, 2, 64, ranks, kinds)
     for i in range(2):
@@ -397,7 +400,8 @@ def test_working_set_uses_last_known_cache():
 @pytest.mark.parametrize("name", FAMILIES)
 def test_cost_grows_with_sizes(name):
     """Doubling any size of a problem takes at least as many operations and bytes."""
-    known, sizes = family(name), arrays(PROBLEMS[name])
+    known = family(name)
+    sizes = arrays(PROBLEMS[name])
     before = known.cost(sizes, arrays(CONFIGS))
     fixed = {"devices", "kv_heads", "window", "experts", "top_k", "groups"}
     fixed |= {size for size, values in sizes.items() if values.dtype.kind == "U"}

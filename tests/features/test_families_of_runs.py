@@ -68,7 +68,8 @@ def test_kernel_without_cost_has_no_roofline():
     def sums(x, block=1):
         return x.sum()
 
-    knobs, args = {"block": [1, 2]}, (np.ones(8),)
+    knobs = {"block": [1, 2]}
+    args = (np.ones(8),)
     without = FunctionKernel(sums, knobs, args)
     table = runs(x_0=8.0)
     assert family_for("sums", table, without) is None

@@ -288,7 +288,8 @@ def test_candidate_rows_many_texts():
 
 
 def test_costs_and_rooflines_are_per_row(matmul, toy_runs, toy_device):
-    cost, roofline = row_cost(matmul, toy_runs), row_roofline_ms(matmul, toy_runs)
+    cost = row_cost(matmul, toy_runs)
+    roofline = row_roofline_ms(matmul, toy_runs)
     assert cost.flops.shape == cost.bytes_moved.shape == roofline.shape == (len(toy_runs),)
     i = 40
     problem = Problem({c[8:]: toy_runs[c][i] for c in toy_runs if c.startswith("problem.")})
@@ -340,7 +341,8 @@ def test_roofline_of_partly_known_devices(matmul, toy_runs):
 
 
 def test_limits_by_the_hand(matmul, toy_runs):
-    cost, limits = row_cost(matmul, toy_runs), row_limits_ms(matmul, toy_runs)
+    cost = row_cost(matmul, toy_runs)
+    limits = row_limits_ms(matmul, toy_runs)
     np.testing.assert_allclose(limits[:, 0], cost.flops / 200e6)  # the toy's 200 Gflop/s
     np.testing.assert_allclose(limits[:, 1], cost.bytes_moved / 20e6)  # and 20 GB/s
     np.testing.assert_array_equal(row_roofline_ms(matmul, toy_runs), limits.max(axis=1))

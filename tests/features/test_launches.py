@@ -8,7 +8,8 @@ import pytest
 from foretune.device import Device, find_device
 from foretune.features.launches import TileLaunch, launch_features
 
-A100, H100 = find_device("NVIDIA A100-SXM4-40GB"), find_device("NVIDIA H100 80GB HBM3")
+A100 = find_device("NVIDIA A100-SXM4-40GB")
+H100 = find_device("NVIDIA H100 80GB HBM3")
 
 
 def product(m, n, k, stages=3, warps=4, size=4096, bits=16, exact=0.0):
@@ -79,7 +80,8 @@ def test_launch_features_are_relative_to_the_device():
     """Twice the device for twice the work: nothing that counts cores or waves changes."""
     small = Device("a", "gpu", "sm_80", {**A100.specs, "cores": 64.0})
     large = Device("b", "gpu", "sm_80", {n: 2 * v for n, v in small.specs.items()})
-    one, other = product(128, 128, 32), product(64, 64, 32)
+    one = product(128, 128, 32)
+    other = product(64, 64, 32)
     double = [dataclasses.replace(x, tiles=2 * x.tiles) for x in (one, other)]
     a, b = (
         launch_features([one, other], small).analytic_log_time,

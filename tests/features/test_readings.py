@@ -10,7 +10,8 @@ from foretune.datasets.plain_tables import plain_runs
 from foretune.features.arrays import Rows
 from foretune.features.families.attention import AttentionDecode
 from foretune.features.families.gemm import Gemm
-from foretune.features.readings import TEMPLATES, ReadFamily, possible_readings
+from foretune.features.reading_templates import TEMPLATES
+from foretune.features.readings import RenamedFamily, possible_readings
 from foretune.features.roofline import row_cost
 from foretune.registry import registered
 
@@ -41,7 +42,7 @@ def test_work_is_that_of_the_family_under_other_names():
         | {"problem.inner": "problem.K"}
     )
     reading = next(r for r in possible_readings(theirs) if r.template.family == "gemm")
-    read = row_cost(ReadFamily("theirs", reading), Rows(theirs))
+    read = row_cost(RenamedFamily("theirs", reading), Rows(theirs))
     declared = row_cost(Gemm(), Rows(ours))
     np.testing.assert_array_equal(read.flops, declared.flops)
     # The format of a table's column counts.
@@ -54,8 +55,16 @@ def test_optional_sizes_and_settings_are_found():
     found = readings(**columns, num_kv_heads=[2] * 4, window_size=[0] * 4)["attention_decode"]
     assert found.columns["kv_heads"] == "problem.num_kv_heads"
     assert found.columns["window"] == "problem.window_size"
-    read = ReadFamily("theirs", found)
+    read = RenamedFamily("theirs", found)
     assert read.source_hash == AttentionDecode().source_hash
+
+
+def test_an_optional_size_with_texts_is_left_out():
+    columns = {"m": COUNTS, "n": COUNTS, "k": COUNTS, "b": ["row", "col", "row", "col"]}
+    reading = readings(**columns)["gemm"]
+    assert "batch" not in reading.columns
+    cost = row_cost(RenamedFamily("theirs", reading), Rows(runs(**columns)))
+    np.testing.assert_array_equal(cost.flops, 2.0 * np.array(COUNTS) ** 3)
 
 
 def test_a_size_that_is_missing_or_a_text_hints_at_nothing():
@@ -75,8 +84,8 @@ def test_every_template_is_of_a_family_and_survives_saving(template):
     assert template.family in registered("families")
     columns = {names[0]: COUNTS for names in template.sizes.values()}
     reading = readings(**columns)[template.family]
-    saved = json.loads(json.dumps(ReadFamily("theirs", reading).to_json()))
-    restored = ReadFamily.from_json("theirs", saved)
+    saved = json.loads(json.dumps(RenamedFamily("theirs", reading).to_json()))
+    restored = RenamedFamily.from_json("theirs", saved)
     assert restored.reading == reading
     cost = row_cost(restored, Rows(runs(**columns)))
     assert (np.asarray(cost.bytes_moved) > 0).all()

@@ -116,7 +116,8 @@ def test_predict_needs_no_measured_columns(predictor, runs):
 )
 def test_predict_outside_rows_are_flagged_with_wider_interval(predictor, runs, change, octaves):
     row = runs[(runs["problem.M"] == 1024)].head(1)
-    inside, outside = predictor.predict(row), predictor.predict(row.assign(**change))
+    inside = predictor.predict(row)
+    outside = predictor.predict(row.assign(**change))
     assert inside["outside"].iloc[0] == 0
     assert outside["outside"].iloc[0] == octaves
     assert np.isfinite(outside).all(axis=None)

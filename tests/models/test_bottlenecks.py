@@ -21,7 +21,8 @@ from foretune.models.bottlenecks import (
 )
 
 ELEMENTS = 1 << 23  # 64 MiB of doubles: far more than a core's share of any cache
-STEPS, ROUNDS = 20_000, 5
+STEPS = 20_000
+ROUNDS = 5
 SHARED_BYTES, WARPS = 65536, 32  # of a multiprocessor of the RTX 2080 Ti
 BYTES_PER_SECTOR = 32
 
@@ -43,7 +44,8 @@ def dependent(x, steps):
 
 def independent_chains(dtype):
     """Eight vectors of 512 bits: more than two pipelines need at four cycles of latency."""
-    lanes, sums = 64 // np.dtype(dtype).itemsize, [f"s{i}" for i in range(8)]
+    lanes = 64 // np.dtype(dtype).itemsize
+    sums = [f"s{i}" for i in range(8)]
     body = [f"x = splat(factor, {lanes})", f"y = splat(addend, {lanes})"]
     body += [f"{s} = fma({before}, x, y)" for before, s in pairwise(["y", *sums])]
     body += ["for _ in range(steps):", *(f"    {s} = fma({s}, x, y)" for s in sums)]
@@ -139,13 +141,15 @@ def test_bottlenecks_of_kernels_on_this_cpu(monkeypatch):
     """All but two, by the best of up to twelve attempts: others may use the memory any time."""
     monkeypatch.setattr(cpu, "available_cores", lambda: 1)
     *known, calls = zip(*cpu_cases(), strict=True)
-    time_ms, rates = np.inf, 0.0
+    time_ms = np.inf
+    rates = 0.0
     with threadpool_limits(1, user_api="blas"):
         for call in calls:
             call()  # compiles
         for _ in range(12):
             new_ms, new_rates = measured(calls)
-            time_ms, rates = np.minimum(time_ms, new_ms), np.maximum(rates, new_rates)
+            time_ms = np.minimum(time_ms, new_ms)
+            rates = np.maximum(rates, new_rates)
             right, shares = rightly_named(time_ms, rates, *known)
             if right >= len(calls) - 2:
                 break

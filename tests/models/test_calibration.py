@@ -51,7 +51,8 @@ def test_calibrate_puts_device_inside_the_range(predictor):
 
 def test_calibrate_again_keeps_earlier_runs(predictor, tmp_path):
     """Two small calibrations are one of all runs, saved in between or not."""
-    runs, there = products(THERE, 60, 7, SLOWER), products(THERE, 300, 5, SLOWER)
+    runs = products(THERE, 60, 7, SLOWER)
+    there = products(THERE, 300, 5, SLOWER)
     first = predictor.calibrate(runs[:30])
     first.save(tmp_path / "first")
     both = predictor.calibrate(runs).predict(there)

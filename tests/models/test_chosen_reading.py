@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from foretune.datasets.plain_tables import plain_runs
-from foretune.features.readings import ReadFamily
+from foretune.features.readings import RenamedFamily
 from foretune.models import Predictor
 
 
@@ -28,7 +28,7 @@ def of_product():
 
 def test_a_product_is_found_by_the_names_of_its_sizes(of_product):
     family = of_product.features_.family
-    assert isinstance(family, ReadFamily)
+    assert isinstance(family, RenamedFamily)
     expected = "read as a matrix product: M = rows, N = cols, K = inner"
     assert str(family.reading) == expected
     assert of_product.declared_family is None

@@ -75,10 +75,13 @@ def test_intervals_hold_for_nine_of_ten():
 
 def test_intervals_hold_where_scales_were_found_in_noise():
     """With many inputs some seem to matter in the runs that scales are found on."""
-    rows, inputs, held = 40, 15, []
+    rows = 40
+    inputs = 15
+    held = []
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        points, noise = rng.normal(size=(rows + 500, inputs)), rng.normal(0.2, 0.3, rows + 500)
+        points = rng.normal(size=(rows + 500, inputs))
+        noise = rng.normal(0.2, 0.3, rows + 500)
         runs = pd.DataFrame(points, columns=[f"config.{i}" for i in range(inputs)])
         correction = Correction.fit(runs.head(rows), evidence_of(rows), noise[:rows])
         mean, width = correction.predict(runs.tail(500), evidence_of(500))

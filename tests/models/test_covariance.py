@@ -43,7 +43,8 @@ def covariance(term, parameters, X, X2):
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=20, derandomize=True, deadline=None)
 def test_gradient_equals_finite_differences(term, seed):
-    X, parameters = points(7, seed), parameters_of(term, seed)
+    X = points(7, seed)
+    parameters = parameters_of(term, seed)
     slope = np.random.default_rng(seed).normal(size=(7, 7))
     slope += slope.T  # as those of all losses
 
@@ -59,7 +60,8 @@ def test_gradient_equals_finite_differences(term, seed):
 
 @every_term
 def test_covariance_has_variance_on_diagonal_and_is_positive(term):
-    X, parameters = points(9), parameters_of(term)
+    X = points(9)
+    parameters = parameters_of(term)
     own = covariance(term, parameters, X, X)
     variance = np.broadcast_to(term.variance(parameters, X), len(X))
     assert np.allclose(np.diag(own), variance, rtol=1e-6)
@@ -69,7 +71,9 @@ def test_covariance_has_variance_on_diagonal_and_is_positive(term):
 @every_term
 @pytest.mark.parametrize("rows", [0, 1, CHUNK_CELLS // 20 + 7])
 def test_mean_function_equals_covariance_times_weights(term, rows):
-    X, Z, parameters = points(20), points(rows, 1), parameters_of(term)
+    X = points(20)
+    Z = points(rows, 1)
+    parameters = parameters_of(term)
     weights = np.random.default_rng(2).normal(size=20)
     expected = covariance(term, parameters, Z, X) @ weights
     mean = np.zeros(rows) + term.mean_function(parameters, X, weights)(Z)
@@ -77,7 +81,8 @@ def test_mean_function_equals_covariance_times_weights(term, rows):
 
 
 def test_matern_equals_formula():
-    X, Z = np.array([[0.0], [3.0]]), np.array([[2.0]])
+    X = np.array([[0.0], [3.0]])
+    Z = np.array([[2.0]])
     for smoothness, expected in (
         (1.5, lambda d: (1 + 3**0.5 * d) * np.exp(-(3**0.5) * d)),
         (2.5, lambda d: (1 + 5**0.5 * d + 5 * d**2 / 3) * np.exp(-(5**0.5) * d)),

@@ -70,7 +70,8 @@ def test_distinct_problems_spans_at_most_the_factor(values):
 
 def test_leader_clusters_equal_comparison_of_all_pairs():
     points = np.unique(np.log(np.random.default_rng(0).integers(1, 99, (900, 2))), axis=0)
-    found, reach = _leader_clusters(points), np.log(SAME_SIZE_FACTOR) + 1e-12
+    found = _leader_clusters(points)
+    reach = np.log(SAME_SIZE_FACTOR) + 1e-12
     number = np.full(len(points), -1)
     for i in range(len(points)):  # they are sorted
         if number[i] < 0:

@@ -7,7 +7,8 @@ from foretune.models.feature_process import LENGTH_PRIOR, Scaling, fit_process
 from foretune.models.gaussian_process import Posterior
 from foretune.models.gp_files import process_arrays, process_from_arrays
 
-GRADUAL, INPUTS = 2, 4
+GRADUAL = 2
+INPUTS = 4
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,8 @@ def data():
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    X, y = data[0][:80], data[1][:80]
+    X = data[0][:80]
+    y = data[1][:80]
     return Posterior(fit_process(X, y, GRADUAL), X, y, observation_noise=True)
 
 
@@ -51,7 +53,8 @@ def test_fit_process_few_values_keep_prior_lengths(data):
 
 
 def test_points_without_inputs_have_one_mean():
-    X, y = np.empty((6, 0)), np.full(6, 0.3)
+    X = np.empty((6, 0))
+    y = np.full(6, 0.3)
     posterior = Posterior(fit_process(X, y, 0), X, y)
     assert np.isclose(posterior.predict(X[:1])[0][0], 0.3, atol=0.05)
 

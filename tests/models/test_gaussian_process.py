@@ -13,7 +13,8 @@ from foretune.models.covariance import (
 from foretune.models.gaussian_process import INVALID_LOSS, GaussianProcess
 
 INPUTS = 4
-ANY, FIXED = Hyperprior(0.5), Hyperprior(0.3, 0.0)
+ANY = Hyperprior(0.5)
+FIXED = Hyperprior(0.3, 0.0)
 PROCESS = GaussianProcess.from_prior(
     [
         MaternCovariance(slice(0, INPUTS), ANY, ANY, 2.5),

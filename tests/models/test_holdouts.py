@@ -40,7 +40,8 @@ def test_mixed_holdouts_leave_more_than_half(width, values, seed, n):
     around = NeighborIndex.from_runs(runs)
     if not around.axes:
         return
-    places, kinds = around.locate(runs), holdout_axes(around.axes)
+    places = around.locate(runs)
+    kinds = holdout_axes(around.axes)
     every = mixed_holdouts(places, kinds, 3, np.random.default_rng(seed))
     assert len(every) == 3
     for out in every:
@@ -66,11 +67,13 @@ def grid():
 def test_mixed_holdouts_are_new_in_every_way(grid):
     """Over some hold-outs: sizes nobody ran, pairs nobody ran, and what lies beyond all runs."""
     runs, around = grid
-    places, kinds = around.locate(runs), holdout_axes(around.axes)
+    places = around.locate(runs)
+    kinds = holdout_axes(around.axes)
     ways = set()
     for out in mixed_holdouts(places, kinds, 10, np.random.default_rng(0)):
         assert 0.1 < out.mean() <= MAX_SHARE
-        known, new = runs[~out], runs[out]
+        known = runs[~out]
+        new = runs[out]
         for column in ("problem.M", "problem.N", "problem.K"):
             missing = set(new[column]) - set(known[column])
             ways |= {"a size"} if missing else set()
@@ -86,7 +89,8 @@ def test_mixed_holdouts_alternate_if_one_size_has_few_values(seed):
     table = [("d", n, 2.0**size) for n in (2, 4, 8) for size in range(20)]
     runs = pd.DataFrame(table, columns=["device", "problem.devices", "problem.bytes"])
     around = NeighborIndex.from_runs(runs)
-    places, kinds = around.locate(runs), holdout_axes(around.axes)
+    places = around.locate(runs)
+    kinds = holdout_axes(around.axes)
     missing = {"problem.devices": 0, "problem.bytes": 0}
     for out in mixed_holdouts(places, kinds, 3, np.random.default_rng(seed)):
         for column in missing:
@@ -109,7 +113,8 @@ def test_mixed_holdouts_prefer_frequent_values():
     runs = pd.DataFrame({"device": "d", "problem.length": 1.0 + lengths})
     runs["problem.batch"] = 2.0 ** np.arange(len(runs)) % 7
     around = NeighborIndex.from_runs(runs)
-    places, kinds = around.locate(runs), [(0,)]
+    places = around.locate(runs)
+    kinds = [(0,)]
     common = [
         (lengths[out] < 4).any()
         for seed in range(50)

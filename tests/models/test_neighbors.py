@@ -68,7 +68,8 @@ def test_adjacent_equals_search_over_all_runs(rows, wanted):
     assert [axis.column for axis in around.axes] == AXES
     values = np.arange(len(rows)) * 1.0
     asked = table(wanted) if wanted else table(rows).iloc[:0]
-    known, places = around.locate(table(rows)), around.locate(asked)
+    known = around.locate(table(rows))
+    places = around.locate(asked)
     for i, axis in enumerate(AXES):
         adjacent = known.adjacent(i, values, places)
         found = np.column_stack(
@@ -112,7 +113,8 @@ def powers():
     """A law that is straight in octaves, measured at powers of two."""
     runs = line(2.0 ** np.arange(8))
     around = NeighborIndex.from_runs(runs)
-    places, values = around.locate(runs), 3.0 * np.arange(8)
+    places = around.locate(runs)
+    values = 3.0 * np.arange(8)
     around.measure_axes(places, values)
     return around, places, values
 
@@ -155,7 +157,8 @@ def test_neighbor_features_one_sided_ignore_upper_neighbors(powers):
 def test_neighbor_features_unknown_series_is_nan():
     runs = line(np.tile(2.0 ** np.arange(4), 2), **{"config.mode": ["a"] * 4 + ["b"] * 4})
     around = NeighborIndex.from_runs(runs)
-    places, values = around.locate(runs), np.arange(8.0)
+    places = around.locate(runs)
+    values = np.arange(8.0)
     strange = line([4.0, 4.0], **{"config.mode": ["a", "c"]})
     look = around.neighbor_features(places, values, around.locate(strange))
     assert look[0, -2] == 2.0
@@ -337,8 +340,10 @@ def test_combination_numbers_rows_that_agree():
 
 def test_locate_is_cached_without_values():
     runs = line([1.0, 2.0, 4.0, 8.0, 16.0])
-    around, rows = NeighborIndex.from_runs(runs), Rows(line([3.0, 20.0, 0.5]))
-    known, asked = around.locate(runs), around.locate(rows)
+    around = NeighborIndex.from_runs(runs)
+    rows = Rows(line([3.0, 20.0, 0.5]))
+    known = around.locate(runs)
+    asked = around.locate(rows)
     assert around.locate(rows) is asked
     for values in (np.arange(5.0), -np.arange(5.0)):  # what was measured does not stick
         fresh = around.locate(line([3.0, 20.0, 0.5]))
@@ -360,7 +365,8 @@ def test_subset_of_positions_has_its_own_neighbors(rows, random, wanted):
     around = hood()
     some = random.sample(range(len(rows)), random.randint(1, len(rows)))
     part = around.locate(table(rows))[np.array(some)]
-    alone, asked = around.locate(table([rows[i] for i in some])), around.locate(table(wanted))
+    alone = around.locate(table([rows[i] for i in some]))
+    asked = around.locate(table(wanted))
     values = np.arange(len(some)) * 1.0
     of_part, of_alone = (around.neighbor_features(known, values, asked) for known in (part, alone))
     np.testing.assert_array_equal(of_part, of_alone)

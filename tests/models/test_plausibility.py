@@ -88,7 +88,8 @@ def test_impossible_row_is_neither_learned_nor_scored(runs):
     """Predictions, corrections and scores are those of the runs without it."""
     runs = runs.head(60).drop(columns="energy_mj")
     wrong = runs.assign(time_ms=runs["time_ms"].where(runs.index != 7, runs["time_ms"] / 1000))
-    right, small = runs.drop(index=7), {"targets": ("time_ms",), "parameters": {"rounds": 10}}
+    right = runs.drop(index=7)
+    small = {"targets": ("time_ms",), "parameters": {"rounds": 10}}
     with pytest.warns(DataWarning, match="row 7 of"):
         learned = Predictor(**small).fit(wrong)
     without = Predictor(**small).fit(right)

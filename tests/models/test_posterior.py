@@ -96,7 +96,8 @@ def test_mean_function_gives_the_same_mean(rows):
 
 def test_pending_measurement_keeps_mean_and_shrinks_spread():
     posterior = Posterior(PROCESS, X, Y, Z)
-    mean, spread = posterior.mean, posterior.spread
+    mean = posterior.mean
+    spread = posterior.spread
     posterior.add(Z[:3])
     assert len(posterior) == 15
     assert np.allclose(posterior.mean, mean)
@@ -154,7 +155,8 @@ def test_extra_noise_of_some_measurements():
 
 
 def test_single_precision_is_close():
-    whole, half = Posterior(PROCESS, X, Y), Posterior(PROCESS, X, Y).in_single_precision()
+    whole = Posterior(PROCESS, X, Y)
+    half = Posterior(PROCESS, X, Y).in_single_precision()
     assert half.at(Z)._buffer.dtype == np.float32
     assert np.allclose(half.at(Z).mean, whole.at(Z).mean, atol=1e-3)
     assert np.allclose(half.at(Z).spread, whole.at(Z).spread, atol=1e-3)

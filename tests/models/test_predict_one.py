@@ -21,7 +21,8 @@ SIZES = [2**i for i in range(2, 13)]
 def made_up(runs, seed=0):
     """Add times and watts that depend on sizes and format."""
     rng = np.random.default_rng(seed)
-    m, n = np.log2(runs["problem.M"]), np.log2(runs["problem.N"])
+    m = np.log2(runs["problem.M"])
+    n = np.log2(runs["problem.N"])
     slow = np.where(runs["config.format"] == "bf16", 0.7, 0.0)
     time_ms = np.exp(0.6 * m + 0.4 * n + slow - 8 + rng.normal(0, 0.02, len(runs)))
     specs = {f"device.{name}": value for name, value in SPECS.items()}

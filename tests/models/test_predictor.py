@@ -117,7 +117,8 @@ def test_predict_beats_calibrated_roofline_on_held_out_problems(runs, model):
     training = train_predictor(runs, model, splits=("grouped",))
     for target, splits in training.scores.items():
         grouped = splits["grouped"]
-        ours, roofline = grouped[model], grouped["calibrated roofline"]
+        ours = grouped[model]
+        roofline = grouped["calibrated roofline"]
         if target == "time_ms":  # the toy's watts do not depend on its work: no law holds
             assert ours["median_ape"] < 0.6 * roofline["median_ape"]
             assert ours["r2_log"] > roofline["r2_log"]

@@ -76,7 +76,8 @@ def test_repeated_sizes_are_no_axes():
 
 def test_row_that_breaks_the_rule_has_no_neighbors():
     around = NeighborIndex.from_runs(table())
-    known, odd = around.locate(table()), table([(3, 100)]).assign(**{"problem.tokens": 7.0})
+    known = around.locate(table())
+    odd = table([(3, 100)]).assign(**{"problem.tokens": 7.0})
     values = np.zeros(len(GRID))
     assert np.isnan(around.neighbor_features(known, values, around.locate(odd))).all()
     fine = around.neighbor_features(known, values, around.locate(table([(3, 100)])))

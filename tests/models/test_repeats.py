@@ -27,7 +27,8 @@ def test_matching_rows_finds_every_row(toy_runs):
 
 
 def test_matching_rows_new_rows_have_no_match(toy_runs):
-    known, new = toy_runs.head(100), toy_runs.tail(len(toy_runs) - 100)
+    known = toy_runs.head(100)
+    new = toy_runs.tail(len(toy_runs) - 100)
     assert (matching_rows(known, new) == NO_MATCH).all()
     assert (matching_rows(known, known.assign(device="there")) == NO_MATCH).all()
     assert len(matching_rows(known, known.head(0))) == 0

@@ -1,4 +1,4 @@
-"""The Gaussian process that is the second expert with few runs: `models/smooth_expert.py`."""
+"""The Gaussian process that is an expert with few runs: `models/smooth_expert.py`."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,10 @@ COLUMNS = ["problem.n", "config.x", "config.mode=a", "waves", "device.cores"]
 def table(rows, seed=0):
     """Features, and a value that changes gradually with some of them."""
     rng = np.random.default_rng(seed)
-    n, x = 2.0 ** rng.uniform(4, 12, rows), rng.choice([16.0, 32.0, 64.0, 128.0], rows)
-    mode, waves = rng.integers(0, 2, rows), rng.uniform(0, 1, rows)
+    n = 2.0 ** rng.uniform(4, 12, rows)
+    x = rng.choice([16.0, 32.0, 64.0, 128.0], rows)
+    mode = rng.integers(0, 2, rows)
+    waves = rng.uniform(0, 1, rows)
     X = np.column_stack([n, x, mode, waves, np.full(rows, 80.0)]).astype(np.float32)
     return X, 0.3 * np.log2(n) + 0.1 * np.log2(x) ** 2 + 0.5 * mode * np.log2(x) + 0.2 * waves
 
@@ -65,7 +67,8 @@ def test_refit_samples_at_most_max_rows(smooth):
 
 
 def test_fit_constant_features_predicts_the_mean():
-    X, y = np.ones((50, len(COLUMNS)), dtype=np.float32), np.arange(50.0)
+    X = np.ones((50, len(COLUMNS)), dtype=np.float32)
+    y = np.arange(50.0)
     rng = np.random.default_rng(0)
     predicted = SmoothExpert.fit_hyperparameters(COLUMNS, X, y, rng).refit(X, y, rng).predict(X)
     assert np.allclose(predicted, y.mean(), atol=1.0)

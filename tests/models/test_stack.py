@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from foretune.models.expert_predictions import BEYOND, NEW_DEVICE, ExpertPredictions
+from foretune.models.expert_predictions import BEYOND_FRONTIER, NEW_DEVICE, ExpertPredictions
 from foretune.models.stack import ConvexStack, StackByRow, fit_stack_by_row, load_stack
 
 
@@ -142,7 +142,7 @@ def test_stack_beyond_measured_problems_has_weights_of_its_own(tmp_path):
     is_beyond = np.arange(800) % 4 == 0
     deviations = np.where(is_beyond[:, None], (0.5, 0.01), (0.01, 0.5))
     values = rng.normal(0, 1, (800, 2)) * deviations
-    row_kind = np.where(is_beyond, BEYOND, 0)
+    row_kind = np.where(is_beyond, BEYOND_FRONTIER, 0)
     predictions = ExpertPredictions(values, np.zeros((800, 1), np.float32), row_kind)
 
     stack = fit_stack_by_row(predictions, np.zeros(800))

@@ -133,7 +133,8 @@ def test_unknown_format_is_named():
 
 
 def test_unknown_device_is_named_and_others_keep_roofline():
-    known, unknown = products(), products(60, 1, "nobody's")
+    known = products()
+    unknown = products(60, 1, "nobody's")
     unknown = unknown.assign(time_ms=3 * unknown["time_ms"])
     both = pd.concat([known, unknown], ignore_index=True)
     with pytest.warns(DataWarning, match='the rates of "nobody\'s" are unknown'):

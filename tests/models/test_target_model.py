@@ -31,7 +31,8 @@ def make():
 
 def law(runs):
     """Smooth in octaves, with a step that depends on the mode."""
-    m, n = np.log2(runs["problem.M"]), np.log2(runs["problem.N"])
+    m = np.log2(runs["problem.M"])
+    n = np.log2(runs["problem.N"])
     slow = np.where(runs["config.mode"] == "slow", 0.7, 0.0)
     return np.exp(0.6 * m + 0.4 * n + 0.02 * m * n + slow - 8)
 
@@ -64,7 +65,7 @@ def predict(fitted, rows):
     model, features = fitted
     X = features.transform(rows).to_numpy()
     inside = np.zeros(len(rows))
-    return model.predict(features, rows, X, octaves_outside=inside, octaves_beyond=inside)
+    return model.predict(features, rows, X, octaves_outside=inside, octaves_beyond_reach=inside)
 
 
 def assert_equal(predicted, expected):
@@ -113,6 +114,18 @@ def test_fit_uses_neighbors_where_most_rows_have_some(on_grid, off_grid):
     assert fit(few)[0].neighbor_index is None
 
 
+def test_fit_again_forgets_neighbors(off_grid):
+    runs = scattered()
+    features = FeatureSet().fit(dense())
+    again = TargetModel("time_ms", make).fit(features, dense(), features.matrix(dense()))
+    features = FeatureSet().fit(runs)
+
+    again.fit(features, runs, features.matrix(runs))
+
+    assert again.neighbor_index is None
+    assert_equal(predict((again, features), runs), predict(off_grid, runs))
+
+
 def test_fit_without_neighbors_gains_from_smooth_expert(off_grid, monkeypatch):
     runs = scattered()
     assert off_grid[0].experts.on_law.smooth is not None
@@ -130,7 +143,8 @@ def test_experts_rows_without_neighbors_repeat_the_trees(fixture, n_experts, req
     model, features = request.getfixturevalue(fixture)
     X = np.zeros((3, len(features.columns_)), dtype=np.float32)
 
-    values = model.experts.predict(X, no_neighbors(model, rows=3))
+    experts = dataclasses.replace(model.experts, on_law=None)
+    values = experts.predict(X, no_neighbors(model, rows=3))
 
     assert values.shape == (3, n_experts)
     assert (values[:, :3] == values[:, :1]).all()
@@ -140,9 +154,9 @@ def test_experts_rows_without_neighbors_repeat_the_trees(fixture, n_experts, req
 def test_experts_without_correction_repeat_the_interpolation(on_grid, tmp_path):
     """A hold-out whose rows have no neighbors has no corrected expert, but as many predictions."""
     model, _ = on_grid
-    experts = dataclasses.replace(model.experts, corrected=None)
+    experts = dataclasses.replace(model.experts, corrected=None, on_law=None)
     experts.save(tmp_path)
-    loaded = Experts.load(tmp_path, type(experts.tree), experts.parts, has_unit=False)
+    loaded = Experts.load(tmp_path, type(experts.tree), experts.parts, has_roofline=False)
     X = np.zeros((3, experts.tree.n_features_in_), dtype=np.float32)
     neighbors = no_neighbors(model, rows=3)
     neighbors[:, INTERPOLATION] = 7.0
@@ -151,6 +165,13 @@ def test_experts_without_correction_repeat_the_interpolation(on_grid, tmp_path):
 
     assert (values[:, 1:] == 7.0).all()
     np.testing.assert_array_equal(loaded.predict(X, neighbors), values)
+
+
+def test_experts_of_law_without_its_inputs_are_refused(on_grid):
+    model, features = on_grid
+    X = np.zeros((3, len(features.columns_)), dtype=np.float32)
+    with pytest.raises(ValueError, match="a learned law need its inputs"):
+        model.experts.predict(X, no_neighbors(model, rows=3))
 
 
 def no_neighbors(model, rows):
@@ -247,7 +268,8 @@ def noisy(seed, n=900):
 
 
 def test_predict_interval_covers_rows_like_training():
-    runs, new = noisy(0), noisy(1)
+    runs = noisy(0)
+    new = noisy(1)
     predicted = predict(fit(runs), new)
     width = predicted.half_width
     covered = np.abs(np.log(new["time_ms"]) - predicted.log_value) <= width
@@ -290,7 +312,8 @@ def tiled(problems, seed=0):
 
 @pytest.mark.parametrize("problems", [4, 16])
 def test_few_problems_predict_others_by_the_law(problems, tmp_path):
-    runs, others = tiled(problems), tiled(40, seed=1)
+    runs = tiled(problems)
+    others = tiled(40, seed=1)
     predictor = Predictor(parameters=QUICK).fit(runs)
     model = predictor.targets_["time_ms"]
     assert model.experts.smooth is not None

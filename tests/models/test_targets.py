@@ -72,7 +72,8 @@ def test_scale_from_json_is_the_same(matmul, ok, target):
 
 def test_scale_row_without_rates_counts_as_generic_device(matmul, ok):
     unit, features = unit_of("time_ms", matmul, ok)
-    bare, generic = ok.copy(), ok.copy()
+    bare = ok.copy()
+    generic = ok.copy()
     bare.loc[3, [c for c in ok if c.startswith("device.")]] = np.nan
     for spec, value in GENERIC_CPU.specs.items():  # it is called "Toy CPU"
         if f"device.{spec}" in ok:

@@ -63,7 +63,8 @@ class ReplayDevice:
 
     def advance_clock(self, time_ms: float) -> None:
         """Let a launch of this thread take ``time_ms``."""
-        delayed, self._clock.held = getattr(self._clock, "held", False), False
+        delayed = getattr(self._clock, "held", False)
+        self._clock.held = False
         self._clock.ms = self.clock_ms + time_ms + (0.0 if delayed else self.launch_latency_ms)
 
     def _sleep(self, cycles: int) -> None:
@@ -88,7 +89,8 @@ class ReplayDevice:
 
     def exchange_capture_mode(self, mode: int) -> int:
         """Set this thread's capture mode; return the one before."""
-        before, self._modes.mode = getattr(self._modes, "mode", 0), mode
+        before = getattr(self._modes, "mode", 0)
+        self._modes.mode = mode
         return before
 
     def check_loading(self) -> None:
@@ -127,7 +129,8 @@ class ReplayDevice:
     def get_device_properties(self, device: Any = None) -> SimpleNamespace:
         """Return properties under the names that torch gives them."""
         major, minor = self.get_device_capability()
-        specs, limits = self.device.specs, self.target.limits
+        specs = self.device.specs
+        limits = self.target.limits
         return SimpleNamespace(
             name=self.device.name,
             major=major,

@@ -133,9 +133,11 @@ class ReplayDriver:
     @contextmanager
     def active(self) -> Iterator["ReplayDriver"]:
         """Make this Triton's driver for as long as the context lasts, in all threads."""
-        config, compiler = triton.runtime.driver, triton.compiler
+        config = triton.runtime.driver
+        compiler = triton.compiler
         # Not `config.active`, which would look for a GPU, nor `config.reset_active`, likewise.
-        driver_before, compile_before = config._active, compiler.compile
+        driver_before = config._active
+        compile_before = compiler.compile
         compiler.compile = _wrapped_compile(compile_before)
         config.set_active(self)
         try:
@@ -287,7 +289,8 @@ class ReplayDriver:
         Of AMD's binaries neither registers nor spills are read: they are 0.
         """
         self.device_interface.check_loading()
-        target, resources = self.get_current_target(), dict[str, float]()
+        target = self.get_current_target()
+        resources = dict[str, float]()
         if target.backend == "cuda":
             resources = read_cubin(binary)
         spilled_words = (

@@ -123,7 +123,8 @@ def test_experience_of_failures_alone_estimates_nothing():
 
 
 def test_searches_share_their_fits():
-    fits, runs = FitCache(), some_runs((512, 2048))
+    fits = FitCache()
+    runs = some_runs((512, 2048))
     make(1024, elsewhere=runs, fits=fits).ask()
     (before,) = fits.fits.values()
     assert before.n_measured == len(runs)

@@ -29,7 +29,8 @@ def test_nearest_first_puts_another_word_after_another_size():
 
 
 def test_kernel_runs_have_launch_axes_if_all_launches_are_known():
-    problems, programs = [Problem(M=64)] * 4, [64.0, 8.0, 8.0, 256.0]
+    problems = [Problem(M=64)] * 4
+    programs = [64.0, 8.0, 8.0, 256.0]
     known = KernelRuns(problems, CONFIGS[:4], [{"programs": n} for n in programs])
     assert "programs" in known.points({"cores": 132.0})[1]
     unknown = KernelRuns(problems, CONFIGS[:4], [{"programs": 64.0}, {}, {}, {}])

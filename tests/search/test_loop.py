@@ -36,7 +36,8 @@ class Counting(ExhaustiveSearcher):
 
     def _prepare(self):
         super()._prepare()
-        self.told, self.times_asked = [], 0
+        self.told = []
+        self.times_asked = 0
 
     def tell(self, measurements):
         self.told += (measurements := list(measurements))
@@ -76,7 +77,8 @@ def test_search_small_regret_ends_it():
 
 
 def test_known_measurements_are_told_first_and_do_not_count():
-    searcher, known = Counting(SPACE), measure([SPACE[3], SPACE[0]])
+    searcher = Counting(SPACE)
+    known = measure([SPACE[3], SPACE[0]])
     result = run(search(searcher, Stopping(2), known=known), measure)
     assert result.measured == 2
     assert [SPACE.index(m.config) for m in searcher.told] == [3, 0, 1, 2]
@@ -91,7 +93,8 @@ def test_first_configurations_are_measured_once():
 
 
 def test_search_budget_is_exceeded_until_one_runs():
-    searcher, ran = Counting(SPACE), itertools.count()
+    searcher = Counting(SPACE)
+    ran = itertools.count()
 
     def mostly_fails(configs):
         return [
@@ -105,7 +108,8 @@ def test_search_budget_is_exceeded_until_one_runs():
 
 
 def test_several_devices_are_kept_busy_and_results_come_in_any_order():
-    under_way, most = [], 0
+    under_way = []
+    most = 0
 
     def submit(config):
         nonlocal most
@@ -176,7 +180,8 @@ def test_seconds_end_a_search_and_are_costs():
 
 
 def test_search_waits_for_running_measurements_at_time_limit():
-    clock, searcher = [0.0], Counting(SPACE)
+    clock = [0.0]
+    searcher = Counting(SPACE)
     loop = search(searcher, Stopping(seconds=1.0), parallel=2, clock=lambda: clock[0])
     first, second = next(loop).start
     clock[0] = 2.0

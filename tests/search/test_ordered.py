@@ -246,7 +246,8 @@ def test_expected_regret_is_infinite_below_min_measurements():
 
 
 def test_expected_regret_is_about_the_loss():
-    promised, losses = [], []
+    promised = []
+    losses = []
     for seed in range(20):
         size = 256 + 64 * seed
         searcher = make(size, prior=true_order(size, noise=0.1, seed=seed))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from foretune.errors import MissingExtra, UnknownName, UsageError
+from foretune.problem import Problem
 from foretune.registry import registered
 from foretune.search import Prior, Stopping, make_searcher
 from foretune.space import Configuration, SearchSpace
@@ -74,7 +75,8 @@ def test_unknown_searchers():
 
 
 def test_random_is_uniform():
-    rounds, n = 400, 5
+    rounds = 400
+    n = 5
     counts = np.zeros(len(SPACE))
     for seed in range(rounds):
         for config in make("random", seed=seed).ask(n):
@@ -201,6 +203,20 @@ def test_surrogate_space_larger_than_pool():
     assert law(alone.best()) < np.median(np.exp(mean))
 
 
+def test_surrogate_of_other_problems_keeps_pool_until_it_is_told_something():
+    space = SearchSpace({f"p{i}": tuple(range(8)) for i in range(5)})  # larger than the pool
+    elsewhere = [
+        dataclasses.replace(
+            make_measurement(config, lambda c: 1.0 + c["p0"], lambda c: False), problem=Problem(n=2)
+        )
+        for config in space.sample(8, np.random.default_rng(0))
+    ]
+    searcher = make("surrogate", space, problem=Problem(n=1), other_measurements=elsewhere)
+    first = searcher.search_posterior()
+    again = searcher.search_posterior()
+    np.testing.assert_array_equal(again.indices, first.indices)
+
+
 def test_surrogate_learns_failures():
     """The prior is sure of twelve configurations that all fail: some of them are lesson enough."""
     prior = perfect_prior(law=lambda c: 0.7 * toy_ms(c) if fails(c) else toy_ms(c), spread=0.2)
@@ -222,7 +238,8 @@ class TestRegret:
     def test_searches_that_stop_on_it_found_what_matters(self):
         found = []
         for seed in range(8):
-            searcher, spent = make("surrogate", seed=seed), 0
+            searcher = make("surrogate", seed=seed)
+            spent = 0
             while Stopping(regret=0.05).reason(searcher, spent) is None:
                 (config,) = searcher.ask()
                 searcher.tell([make_measurement(config)])
@@ -232,7 +249,8 @@ class TestRegret:
         assert np.mean(found) <= 1.1
 
     def test_asking_for_it_changes_no_proposal(self):
-        plain, asked = make("surrogate", seed=3), make("surrogate", seed=3)
+        plain = make("surrogate", seed=3)
+        asked = make("surrogate", seed=3)
         for _ in range(20):
             assert math.isfinite(asked.expected_regret()) or asked.expected_regret() == math.inf
             (config,) = asked.ask()

@@ -45,7 +45,8 @@ def test_stopping_without_regret_estimate_goes_on_to_limit():
 
 
 def test_so_do_seconds_before_or_after_the_number():
-    rule, searcher = Stopping(measurements=3, seconds=10.0), Sure(math.inf, math.inf)
+    rule = Stopping(measurements=3, seconds=10.0)
+    searcher = Sure(math.inf, math.inf)
     assert [rule.reason(searcher, 1, s) for s in (0.0, 9.9, 10.0)] == [None, None, "seconds"]
     assert rule.reason(searcher, 3, 0.0) == "budget"
     assert Stopping(seconds=10.0).reason(searcher, 1000, 9.0) is None

@@ -11,7 +11,7 @@ import pytest
 from foretune.family import Family
 from foretune.kernel import Kernel
 from foretune.registry import load, registered
-from foretune.support import code_hash
+from foretune.support import code_hash, module_code
 from foretune.support.identity import source_hash_of_function
 
 PACKAGE = {
@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
 def hash_of(module):
     """Return the hash as a new process finds it."""
     code_hash.code_hash.cache_clear()
-    code_hash._read.cache_clear()
+    module_code._read.cache_clear()
     return importlib.import_module(module).Scan().source_hash
 
 
@@ -117,7 +117,8 @@ def test_code_hash_class_without_file_is_its_name():
 def test_values_that_a_method_or_a_lambda_holds_are_its_code():
     class Scaled:
         def __init__(self, factor):
-            self.factor, self.lock = factor, threading.Lock()
+            self.factor = factor
+            self.lock = threading.Lock()
 
         def apply(self, x):
             return x * self.factor
@@ -161,9 +162,11 @@ def test_code_hash_subclass_of_ours_is_ours(folder):
 def test_generated_code_is_cpu_kernels_code(name, part, monkeypatch):
     kind = load("kernels", name)
     before = kind().source_hash
-    read = code_hash._read
+    read = module_code._read
     monkeypatch.setattr(
-        code_hash, "_read", lambda path: (read(path)[0], read(path)[1] + "#" * (path.stem == part))
+        module_code,
+        "_read",
+        lambda path: (read(path)[0], read(path)[1] + "#" * (path.stem == part)),
     )
     code_hash.code_hash.cache_clear()
     assert kind().source_hash != before

@@ -116,7 +116,8 @@ def test_archives_unpack_up_to_limit(tmp_path, monkeypatch):
 
 
 def test_tables_that_are_larger_than_their_files(tmp_path):
-    path, rows = tmp_path / "x.parquet", np.zeros(1 << 22, dtype=np.int64)
+    path = tmp_path / "x.parquet"
+    rows = np.zeros(1 << 22, dtype=np.int64)
     cells = pa.table({c: pa.array([1]).take(rows) for c in "abcdefghi"})
     lists = pa.table({"time_ms_samples": pa.array([[1.0] * 16]).take(rows[: (1 << 21) + 1])})
     for table, says in ((cells, "the limit is 33,554,432"), (lists, "33,554,448 cells")):
@@ -324,7 +325,8 @@ def test_trees_that_are_too_deep():
 
     for levels in (MAX_DEPTH - 2, MAX_DEPTH + 2):
         n = 2 * levels + 1
-        inner, column = np.arange(n) % 2 == 0, np.zeros(n)
+        inner = np.arange(n) % 2 == 0
+        column = np.zeros(n)
         inner[-1] = False
         left, right = (np.where(inner, np.arange(n) + i, -1) for i in (1, 2))
         if levels < MAX_DEPTH:

@@ -214,7 +214,8 @@ def test_identify_value_of_a_module_counts_as_it_is_now(monkeypatch):
 
 
 def test_identify_object_that_contains_itself():
-    one, other = Job(1), Job(2)
+    one = Job(1)
+    other = Job(2)
     for job in (one, other):
         job.me = job
     assert not same(one, other)

@@ -44,7 +44,9 @@ def test_decoded_size_without_footer_is_refused(path, content):
 def test_decoded_size_damaged_footer_is_read_or_refused(path):
     data = path.read_bytes()
     size = int.from_bytes(data[-8:-4], "little")
-    body, footer, refused = data[: -8 - size], data[-8 - size : -8], 0
+    body = data[: -8 - size]
+    footer = data[-8 - size : -8]
+    refused = 0
     for seed in range(500):
         new = spoil_bytes(footer, random.Random(seed))
         path.write_bytes(body + new + struct.pack("<I", len(new)) + b"PAR1")

@@ -211,7 +211,8 @@ def test_check_runner_refuses_violation(kind, message):
 
 
 class Meter(PowerMeter):
-    name, device_kind = "made up", "cpu"
+    name = "made up"
+    device_kind = "cpu"
     joules = 1.0
 
     def __init__(self, index):

@@ -87,7 +87,8 @@ def stencil() -> RecordedSpace:
 
 def stencil_prior(recorded: RecordedSpace) -> Prior:
     """Return a prior that knows the tiles, misjudges the depth, and a third of the failures."""
-    mean, runs = np.empty(len(recorded)), np.empty(len(recorded))
+    mean = np.empty(len(recorded))
+    runs = np.empty(len(recorded))
     for number, config in enumerate(recorded.space):
         x, y, depth = (int(config[name]) for name in ("tile_x", "tile_y", "time_tile"))
         mean[number] = 0.2 * abs(math.log2(x * y / 64)) + 0.1 * depth

@@ -433,7 +433,9 @@ def fuzz(
         decoder.write(folder)
         sample = {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
         spoilers = {p: make_spoiler(p.name, data) for p, data in sample.items()}
-        whole, tally, begun = decoder.read(folder), Tally(), time.process_time()
+        whole = decoder.read(folder)
+        tally = Tally()
+        begun = time.process_time()
         signal.signal(signal.SIGALRM, _hangs)
         for number in range(start, start + inputs):
             if decoder.changes:

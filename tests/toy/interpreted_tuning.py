@@ -77,7 +77,8 @@ def accumulated(**arguments):
 
 def summed():
     """Return the sum a kernel adds up atomically, and the true one."""
-    x, y = torch.arange(N, dtype=torch.float32), torch.full((1,), 17.0)
+    x = torch.arange(N, dtype=torch.float32)
+    y = torch.full((1,), 17.0)
     tuned = autotune(configs(*BLOCKS), ["n"], reset_to_zero=["y"])(triton.jit(total))
     tuned[grid](x, y, N)
     return [float(y), float(x.sum())]
@@ -86,7 +87,8 @@ def summed():
 def multiplied():
     """Return the largest error of a product per configuration, and of the tuned one."""
     torch.manual_seed(0)
-    a, b = torch.randn(33, 48), torch.randn(48, 20)
+    a = torch.randn(33, 48)
+    b = torch.randn(48, 20)
     tiles = [triton.Config({"BLOCK": m, "BLOCK_K": k}) for m in (16, 32) for k in (16, 32)]
     errors = []
     for several in (*([tile] for tile in tiles), tiles):

@@ -12,10 +12,12 @@ def check_columns(kernel, problems, configs):
         {name: np.array([row[i][name] for row in rows]) for name in rows[0][i]} for i in (0, 1)
     ]
     cores = np.resize([132.0, 80.0, np.nan], len(rows))
-    many, many_derived = kernel.cost(*columns), kernel.derived(*columns, {"cores": cores})
+    many = kernel.cost(*columns)
+    many_derived = kernel.derived(*columns, {"cores": cores})
     dtypes = np.broadcast_to(many.dtype, len(rows))
     for i, row in enumerate(rows):
-        one, derived = kernel.cost(*row), kernel.derived(*row, {"cores": cores[i]})
+        one = kernel.cost(*row)
+        derived = kernel.derived(*row, {"cores": cores[i]})
         assert float(one.flops) == pytest.approx(many.flops[i])
         assert float(one.bytes_moved) == pytest.approx(many.bytes_moved[i])
         assert one.dtype == dtypes[i]

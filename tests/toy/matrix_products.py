@@ -5,7 +5,8 @@ import pandas as pd
 
 from foretune.device import find_device
 
-HERE, THERE = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
+HERE = "NVIDIA H100 80GB HBM3"
+THERE = "NVIDIA L40S"
 
 
 def products(device, n, seed, factor=1.0):

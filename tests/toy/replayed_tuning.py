@@ -13,7 +13,8 @@ BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 
 def by_problem(launch):
     """Larger problems like larger blocks and more warps; a valley in both."""
-    size, config = launch.arguments["n"], launch.config
+    size = launch.arguments["n"]
+    config = launch.config
     off = math.log2(config["BLOCK"] / size) + 2, math.log2(config["num_warps"] / 4)
     return size / 1000 * (1 + 0.3 * off[0] ** 2 + 0.1 * off[1] ** 2)
 
@@ -46,7 +47,8 @@ def metered(monkeypatch, device, watts=None, fails=False):
     from foretune.tune.triton import benchmark, call_tuner
 
     class Meter(power.PowerMeter):
-        name, device_kind = "replayed", "gpu"
+        name = "replayed"
+        device_kind = "gpu"
 
         def unavailable_because(self):
             return None

@@ -87,8 +87,10 @@ def make_spoiler(name: str, data: bytes) -> Spoiler:
 
 def spoil_bytes(data: bytes, rng: random.Random) -> bytes:
     """Flip, cut, delete, insert, repeat or clear bytes."""
-    new, n = bytearray(data), len(data)
-    at, size = rng.randrange(n + 1), rng.choice([1, 2, 8, 64, 1024])
+    new = bytearray(data)
+    n = len(data)
+    at = rng.randrange(n + 1)
+    size = rng.choice([1, 2, 8, 64, 1024])
     how = rng.randrange(6)
     if how == 0:
         for _ in range(rng.choice([1, 1, 2, 8])):
@@ -222,7 +224,8 @@ def _array(array: np.ndarray, rng: random.Random) -> np.ndarray:
     if flat.size and flat.dtype.names:
         flat = flat[rng.choice(flat.dtype.names)]
     if flat.size:
-        at, number = rng.randrange(flat.size), rng.choice(FLOATS)
+        at = rng.randrange(flat.size)
+        number = rng.choice(FLOATS)
         with contextlib.suppress(ValueError, OverflowError), np.errstate(all="ignore"):
             flat[at] = at if rng.random() < 0.2 else np.array(number).astype(flat.dtype)
     return new
@@ -234,7 +237,8 @@ def _parquet(data: bytes, rng: random.Random) -> bytes:
     source = pq.read_table(io.BytesIO(data))
     table = source.to_pandas()
     column = rng.choice(list(table.columns))
-    value, how = rng.choice([None, 0, -1, 1e308, np.nan, np.inf, "x", "", True, [1], b"\xff"]), 0
+    value = rng.choice([None, 0, -1, 1e308, np.nan, np.inf, "x", "", True, [1], b"\xff"])
+    how = 0
     how = rng.randrange(4)
     if how == 0:
         table = table.drop(columns=column)

@@ -11,7 +11,8 @@ from foretune.tune.store.measurement_record import measurement_to_record
 
 SUBJECT = Subject("softmax", "9f3a", "Toy GPU", "foretune 0.1.0, triton 3.9.0")
 OTHER = replace(SUBJECT, versions="foretune 0.1.0, triton 3.6.0")
-SMALL, LARGE = Problem(n=64, dtype="fp16"), Problem(n=4096, dtype="fp16")
+SMALL = Problem(n=64, dtype="fp16")
+LARGE = Problem(n=4096, dtype="fp16")
 
 
 def measured(problem=SMALL, time_ms=1.0, at="2026-01-01T00:00:00+00:00", subject=SUBJECT, **config):

@@ -157,7 +157,8 @@ class MeteredRunner(FakeRunner):
 
     def run(self, kernel, problem, configs, incumbent_ms=math.inf):
         for m in super().run(kernel, problem, configs, incumbent_ms):
-            time_ms, watts = m.time_ms, power_w(m.config)
+            time_ms = m.time_ms
+            watts = power_w(m.config)
             if self.noise:
                 time_ms, watts = self._noisy(np.array([time_ms, watts]))
             yield dataclasses.replace(

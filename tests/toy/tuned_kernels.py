@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 from triton.runtime.errors import OutOfResources
 
-SLOW, FAST = 4.0, 1.0
+SLOW = 4.0
+FAST = 1.0
 """Milliseconds."""
 NEWEST = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
 """Whether this Triton behaves like the newest; with older ones ours may behave like either."""

@@ -11,7 +11,8 @@ from foretune.models import Predictor
 @pytest.fixture(scope="session")
 def metered_predictor():
     """A predictor of the toy kernel that has learned time and power."""
-    kernel, runner = Toy(), MeteredRunner()
+    kernel = Toy()
+    runner = MeteredRunner()
     plan = plan_configurations(kernel, kernel.training_problems(5), 25)
     rows = [m for p, configs in plan.items() for m in runner.run(kernel, p, configs)]
     return Predictor().fit(from_measurements(rows, DEVICE))

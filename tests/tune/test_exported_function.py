@@ -82,7 +82,8 @@ class TestShares:
         assert len(found) == 6
 
     def test_efficiency_newest_run_counts(self):
-        old, new = "2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"
+        old = "2026-01-01T00:00:00+00:00"
+        new = "2026-01-02T00:00:00+00:00"
         rows = [
             measured(Problem(M=1), {"t": 1}, 1.0, recorded_at=new),
             measured(Problem(M=1), {"t": 1}, 9.0, recorded_at=old),

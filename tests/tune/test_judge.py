@@ -1,6 +1,7 @@
 """The judge: what is right and fast is accepted; what only looks so is refused, and why is said."""
 
 import copy
+import dataclasses
 import json
 import re
 from functools import partial
@@ -384,6 +385,49 @@ def test_judge_calls_of_a_burst_have_different_inputs(clock):
     compare(reference=FakeProcess(clock, 0.1), candidate=Recording(clock, 0.1))
     assert len(seeds) > 5 * module.MIN_ROUNDS * 16, "4 ms take 40 calls"
     assert len(set(seeds)) == len(seeds)
+
+
+def test_judge_tolerance_rests_on_input_size_of_reference(clock):
+    """The default tolerance grows up to ten times with the inputs; here, it is not 1e-8."""
+
+    class Huge(FakeProcess):
+        def call(self, method, *arguments, limit_s):
+            answer = super().call(method, *arguments, limit_s=limit_s)
+            if method == "prepare":
+                return 1 << 60
+            if method == "outputs":
+                (output,) = answer.returned
+                rough = dataclasses.replace(output, values=output.values * (1 + 5e-9))
+                return CallOutputs((rough,), {})
+            return answer
+
+    processes = {"reference": FakeProcess(clock, 3.0), "candidate": Huge(clock, 1.0)}
+    bench = JudgeBenchmark(processes, tolerance=None, limit_s=3.0)
+    with pytest.raises(CandidateRejected, match="wrong: relative error"):
+        bench.check(PROBLEM)
+
+
+def test_judge_first_call_on_problem_does_not_set_length_of_burst(clock):
+    class CompilesFirst(FakeProcess):
+        compiled = ()
+
+        def call(self, method, *arguments, limit_s):
+            if method == "prepare":
+                self.problem = arguments[0]
+            if method == "run" and self.problem not in self.compiled:
+                self.compiled = (*self.compiled, self.problem)
+                clock.launch(1000.0)()
+            return super().call(method, *arguments, limit_s=limit_s)
+
+    reference = CompilesFirst(clock, 0.1)
+    bench = JudgeBenchmark(
+        {"reference": reference, "candidate": FakeProcess(clock, 0.1)}, tolerance=1e-4, limit_s=3.0
+    )
+    bench.check(PROBLEM)
+
+    calls = bench._calls_per_burst(Problem(PROBLEMS[1]))
+
+    assert calls * 0.1 >= 1e3 * module.BURST_S
 
 
 @pytest.mark.usefixtures("in_process")

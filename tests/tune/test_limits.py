@@ -14,7 +14,7 @@ from foretune.errors import MeasurementError, MeterUnavailable, UsageError
 from foretune.objective import Limit, Objective
 from foretune.search.prior import prior_from_predictor
 from foretune.space import SearchSpace
-from foretune.tune import job, tune_problem
+from foretune.tune import job, tune_problem, tuner
 from foretune.tune.results import REJECTED, TuneResult
 
 KERNEL = Toy()
@@ -166,7 +166,9 @@ def test_limit_of_relative_error():
 @pytest.mark.usefixtures("metered")
 def test_stored_row_without_limited_column_is_measured_again(tmp_path):
     """Of what was logged without a meter, failures say enough."""
-    first, again, known = FakeRunner(), MeteredRunner(), MeteredRunner()
+    first = FakeRunner()
+    again = MeteredRunner()
+    known = MeteredRunner()
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         for runner, limits in ((first, []), (again, ["power_w=50"]), (known, ["power_w=50"])):
             tune(runner, *limits, log=log, store=False, budget=10)
@@ -197,3 +199,19 @@ def test_predicted_violations_are_not_measured(metered_predictor):
     assert result.winner.config == config(work=2) == result.trace[0].config
     assert REJECTED not in [s.status for s in result.trace]
     assert tune(MeteredRunner(), **how).trace[0].config == config()
+
+
+@pytest.mark.usefixtures("metered")
+def test_limits_are_checked_after_waiting_for_idle_machine(monkeypatch):
+    events = []
+    monkeypatch.setattr(job.TuningJob, "wait_until_idle", lambda self: events.append("wait"))
+
+    class Noting(MeteredRunner):
+        def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+            is_limit_check = len(configs) == tuner.LIMIT_CHECK_RUNS
+            events.append("limit check" if is_limit_check else "search")
+            return super().run(kernel, problem, configs, incumbent_ms)
+
+    tune(Noting(), "power_w=50", budget=2)
+
+    assert events.index("limit check") > len(events) - 1 - events[::-1].index("wait")

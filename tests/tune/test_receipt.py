@@ -47,7 +47,9 @@ def verdict(low, high):
     return Verdict("", (ruling,))
 
 
-FASTER, SLOWER, UNSURE = verdict(1.5, 1.7), verdict(0.5, 0.6), verdict(0.9, 1.3)
+FASTER = verdict(1.5, 1.7)
+SLOWER = verdict(0.5, 0.6)
+UNSURE = verdict(0.9, 1.3)
 
 
 @pytest.fixture
@@ -133,7 +135,9 @@ def test_new_verdict_is_compared_with_the_receipt(folder, then, now, outcome):
 def test_signature_is_verified(folder, tmp_path):
     if shutil.which("ssh-keygen") is None:
         pytest.skip("no ssh-keygen")
-    key, other, signers = tmp_path / "key", tmp_path / "other", tmp_path / "signers"
+    key = tmp_path / "key"
+    other = tmp_path / "other"
+    signers = tmp_path / "signers"
     for file in (key, other):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
     signers.write_text(f"a@example.org {key.with_suffix('.pub').read_text()}")

@@ -95,9 +95,9 @@ def test_tune_problem_larger_budget_continues_search():
 def test_tune_problem_resumes_interrupted_search():
     killed = FakeRunner(interrupt_after=3)
     after = FakeRunner()
-    with pytest.raises(KeyboardInterrupt, match="3 new measurements kept; run the same"):
+    with pytest.raises(KeyboardInterrupt, match="after 3 measurements of this search: kept; run"):
         tune(killed)
-    with pytest.raises(KeyboardInterrupt, match="5 new measurements kept; run the same"):
+    with pytest.raises(KeyboardInterrupt, match="after 5 measurements of this search: kept; run"):
         tune(FakeRunner(interrupt_after=2))
     result = tune(after)
     assert [s.known for s in result.trace] == [True] * 5 + [False] * 3, "within one budget"
@@ -105,8 +105,32 @@ def test_tune_problem_resumes_interrupted_search():
     assert tune(FakeRunner()).measured == 0
 
 
+def test_tune_problem_resumes_interrupted_larger_search():
+    tune(FakeRunner())
+    with pytest.raises(KeyboardInterrupt, match="after 5 measurements of this search: kept"):
+        tune(FakeRunner(interrupt_after=5), budget=20)
+    with pytest.raises(KeyboardInterrupt, match="after 9 measurements of this search: kept"):
+        tune(FakeRunner(interrupt_after=4), budget=20)
+
+    rest = FakeRunner()
+    tune(rest, budget=20)
+
+    assert len(rest.measured) == 20 - 9
+
+
+def test_tune_problem_finished_search_ends_count_of_interrupted_one():
+    with pytest.raises(KeyboardInterrupt):
+        tune(FakeRunner(interrupt_after=3))
+    tune(FakeRunner())
+
+    larger = FakeRunner()
+    tune(larger, budget=20)
+
+    assert len(larger.measured) == 20, "the three are part of the search that ended"
+
+
 def test_tune_problem_interrupted_without_store_keeps_nothing():
-    with pytest.raises(KeyboardInterrupt, match="3 new measurements not kept"):
+    with pytest.raises(KeyboardInterrupt, match="after 3 measurements of this search: not kept"):
         tune(FakeRunner(interrupt_after=3), store=False)
 
 
@@ -139,7 +163,8 @@ def test_tune_problem_reuses_collected_measurements(tmp_path):
 def test_collect_runs_reuses_tuned_measurements(tmp_path):
     tune(FakeRunner())
     measured = [s.config for s in tune(FakeRunner()).trace]
-    runner, new = FakeRunner(), next(c for c in KERNEL.space(PROBLEM) if c not in measured)
+    runner = FakeRunner()
+    new = next(c for c in KERNEL.space(PROBLEM) if c not in measured)
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         record = MeasurementCache.for_kernel(KERNEL, DEVICE, log=log)
         done = collect_runs(KERNEL, {PROBLEM: [*measured, new]}, record, runner)
@@ -168,7 +193,8 @@ def test_tune_problem_other_code_reuses_nothing():
 class FewerConfigurations(Toy):
     """The same code, of which only a part is searched."""
 
-    source_hash, space_id = KERNEL.source_hash, "few"
+    source_hash = KERNEL.source_hash
+    space_id = "few"
 
     def space(self, problem):
         return SearchSpace.from_configs(c for c in super().space(problem) if c["work"] <= 2)
@@ -178,7 +204,8 @@ class FewerConfigurations(Toy):
 
 
 def test_tune_problem_reuses_only_configurations_of_its_space():
-    first, runner = FakeRunner(), FakeRunner()
+    first = FakeRunner()
+    runner = FakeRunner()
     tune(first, budget=SIZE, searcher="exhaustive")
     few = FewerConfigurations()
     result = tune_problem(few, PROBLEM, runner, budget=5)
@@ -203,7 +230,8 @@ def test_searcher_gets_measurements_of_other_problems():
 
 
 def test_tune_problem_without_store_stores_nothing():
-    first, second = FakeRunner(), FakeRunner()
+    first = FakeRunner()
+    second = FakeRunner()
     for runner in (first, second):
         tune(runner, store=False)
     assert first.measured == second.measured

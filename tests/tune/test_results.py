@@ -112,7 +112,8 @@ def test_result_table_has_row_per_measurement(tuned):
 def test_result_notebook_view_has_verdict_configuration_and_chart(tuned):
     view = ET.fromstring(tuned._repr_html_().split("#}")[-1].strip())
     said = " ".join(view.itertext())
-    low, high = tuned.winner.ratio_low, tuned.winner.ratio_high
+    low = tuned.winner.ratio_low
+    high = tuned.winner.ratio_high
     assert f"({low:.2f}–{high:.2f})" in said
     assert [cell.text for cell in view.findall(".//th")][:2] == [None, "work"]
     measured = sum(step.status == "ok" for step in tuned.trace)

@@ -71,7 +71,8 @@ def test_pareto_and_workload_end_after_seconds(clock, monkeypatch):
     runner = clock.timed(MeteredRunner, lambda config: 1.0)
     front = tune_pareto(KERNEL, PROBLEM, runner, seconds=7, store=False)
     assert len(front.trace) == 7
-    runner, begun = clock.timed(FakeRunner, lambda config: 1.0), clock.now
+    runner = clock.timed(FakeRunner, lambda config: 1.0)
+    begun = clock.now
     calls = [Calls(KERNEL, KERNEL.problem(n=n), 1.0) for n in (100, 200)]
     result = tune_workload(calls, runner, seconds=12, store=False)
     measured = sum(r.measured for r in result.results)

@@ -31,7 +31,8 @@ PROBLEM = KERNEL.problem(n=100)
 @pytest.fixture(scope="module")
 def learned():
     """The measurements that `predictor` learned from."""
-    runner, problems = FakeRunner(), KERNEL.training_problems(5)
+    runner = FakeRunner()
+    problems = KERNEL.training_problems(5)
     plan = plan_configurations(KERNEL, problems, 25)
     return [m for p, configs in plan.items() for m in runner.run(KERNEL, p, configs)]
 
@@ -61,7 +62,8 @@ def test_steps_have_interval_of_other_device_only_after_correction(predictor):
 
     other = dataclasses.replace(DEVICE, name="Other CPU")
     result = tune_problem(KERNEL, PROBLEM, Slower(other), predictor, budget=14, searcher="tpe")
-    before, after = result.trace[:4], result.trace[-1]
+    before = result.trace[:4]
+    after = result.trace[-1]
     assert all(math.isfinite(s.predicted_ms) and math.isnan(s.low_ms) for s in before)
     assert after.low_ms < after.predicted_ms < after.high_ms
     assert after.predicted_ms == pytest.approx(3 * time_ms(PROBLEM, after.config), rel=0.5)
@@ -79,7 +81,8 @@ class Slower(FakeRunner):
 
 
 def test_predictor_of_other_device_is_corrected_by_other_problems(predictor):
-    first, second = KERNEL.problem(n=60), KERNEL.problem(n=90)
+    first = KERNEL.problem(n=60)
+    second = KERNEL.problem(n=90)
     tune_problem(KERNEL, first, Slower(), predictor, budget=8)
     (step,) = tune_problem(KERNEL, second, Slower(), predictor, budget=1).trace
     assert step.predicted_ms == pytest.approx(3 * time_ms(second, step.config), rel=0.5)
@@ -219,7 +222,8 @@ def test_tune_problem_inconclusive_choice_is_not_verified(tmp_path):
 
 
 def test_tune_problem_waits_for_idle_machine_twice(monkeypatch):
-    busy, progress = MachineLoad(other_load=0.5, steal=0.0), Mock()
+    busy = MachineLoad(other_load=0.5, steal=0.0)
+    progress = Mock()
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
     monkeypatch.setattr(machine_load, "OBSERVE_S", 0.001)
     monkeypatch.setattr(machine_load, "_cpu_load", lambda begin, end: busy)

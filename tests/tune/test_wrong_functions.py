@@ -17,7 +17,8 @@ TIMING = Timing(max_seconds=0.002, warmup_s=0.0)
 
 def refusals(function, arguments, knob="wrong"):
     """Return why the other configuration fails in a search or a session; [] if it does not."""
-    default, other = Configuration({knob: 0}), Configuration({knob: 1})
+    default = Configuration({knob: 0})
+    other = Configuration({knob: 1})
     kernel = FunctionKernel(function, {knob: [0, 1]}, arguments)
     runner = InProcessRunner(DEVICE, TIMING)
     (measured,) = runner.run(kernel, kernel.problem(), [other])

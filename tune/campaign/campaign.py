@@ -4,7 +4,7 @@ Every result is written immediately, so an interrupted campaign can be continued
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from foretune.collect.collection import collect_runs, plan_configurations
 from foretune.collect.runner import Runner
 from foretune.collect.timing import Timing
 from foretune.datasets.run_log import RunLog
-from foretune.datasets.runs import problems_of, to_measurements
+from foretune.datasets.runs import problems_of
 from foretune.errors import ProblemError, require_known
 from foretune.kernel import Kernel
 from foretune.models.guides.guide import Guide, TrainedGuide
@@ -43,7 +43,7 @@ from foretune.tune.campaign.observer import (
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import TuneResult
 from foretune.tune.store.cache import MeasurementCache
-from foretune.tune.store.fallible import StoreLocation
+from foretune.tune.store.fallible import StoreLocation, location_name
 from foretune.tune.tuner import tune_one
 
 GUIDED_POOL_SIZE = 30_000
@@ -132,7 +132,7 @@ def run_campaign(
         observers: receive the results; registered names (``report``, ``mlflow``) or objects. MLflow
             is at ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
         validate: level of validation, see `foretune.train_predictor`; its scores decide whether the
-            predictor becomes champion.
+            predictor becomes MLflow's champion of its kernel (`foretune.tune.mlflow.promotion`).
         options: budget, searcher, store and so on of each search, see `SearchOptions`; no limits.
 
     Raises:
@@ -175,7 +175,12 @@ class CampaignProblems:
 class _CampaignPlan:
     """What a campaign does: it profiles some problems, trains a predictor, and tunes others.
 
-    ``guide`` is the predictor that was given, which chooses configurations to profile.
+    Three predictors take part. The one that the user gave, if any, chooses **promising**
+    configurations to profile, which are not random; otherwise a quick one does, which learned from
+    the random ones. The campaign's own learns from all that was profiled, and guides the tuning.
+
+    Attributes:
+        guide: the predictor that the user gave; None without one.
     """
 
     job: TuningJob
@@ -218,16 +223,18 @@ class _CampaignPlan:
             folder.save(
                 device=asdict(device),
                 place=kernel.location,
+                store=location_name(store),
                 profiled=[dict(problem) for problem in self.problems.profiled],
             )
             with notified(observers, CampaignStart(kernel, device, folder)):
+                # From now on, all that is measured or found goes to the campaign's table, too.
                 cache = MeasurementCache.for_kernel(kernel, device, store, log)
                 plan = replace(self, job=replace(self.job, cache=cache))
                 plan._profile(folder, log)
                 training = plan._train(folder, log)
                 results = plan._tune(training.predictor, folder, observers)
                 campaign = plan._finish(results, training, folder, log, observers)
-        return campaign.with_state(folder.state)
+        return campaign.with_state(folder.state)  # observers have added where it is tracked
 
     def _profile(self, folder: CampaignFolder, log: RunLog) -> None:
         """Measure random configurations of the profiled problems, then promising ones."""
@@ -238,7 +245,7 @@ class _CampaignPlan:
         )
         per_problem = self.preset.random_configs + self.preset.guided_configs
         random_share = self.preset.random_configs / per_problem
-        random_done = collect_runs(
+        collect_runs(
             job.kernel,
             random_configs,
             job.cache,
@@ -255,7 +262,7 @@ class _CampaignPlan:
             problem: [Configuration(config) for config in configs]
             for problem, configs in zip(problems, folder.state["guided"], strict=True)
         }
-        promising_done = collect_runs(
+        collect_runs(
             job.kernel,
             promising_configs,
             job.cache,
@@ -264,11 +271,12 @@ class _CampaignPlan:
             stage="profiling promising configurations of",
             max_seconds=(1 - random_share) * self.preset.profile_s,
         )
-        skipped = random_done.skipped + promising_done.skipped
-        if skipped:
-            planned = per_problem * len(problems)
+        # The time may have been too short for all of them.
+        planned = _pairs(random_configs) | _pairs(promising_configs)
+        n_profiled = sum(job.cache.find(*pair) is not None for pair in planned)
+        if n_profiled < len(planned):
             job.progress.say(
-                f"profiled {planned - skipped} of {planned} configurations: profiling reached its "
+                f"profiled {n_profiled} of {len(planned)} configurations: profiling reached its "
                 f"limit of {self.preset.profile_s:g} s; on a quieter machine it gets further"
             )
 
@@ -310,8 +318,8 @@ class _CampaignPlan:
         if self.guide is not None:
             earlier_rows = self.guide.training_runs()  # none of a user's model
             if len(earlier_rows):
-                usable = [p not in self.problems.tuned for p in problems_of(earlier_rows)]
-                rows = pd.concat([earlier_rows[usable], rows], ignore_index=True)
+                is_usable = [p not in self.problems.tuned for p in problems_of(earlier_rows)]
+                rows = pd.concat([earlier_rows[is_usable], rows], ignore_index=True)
 
         training = train_predictor(
             rows, self.model, seed=job.seed, kernel=job.kernel, validate=self.validate
@@ -325,16 +333,15 @@ class _CampaignPlan:
         self, predictor: Predictor, folder: CampaignFolder, observers: list[CampaignObserver]
     ) -> tuple[TuneResult, ...]:
         """Tune the problems that are not tuned yet; report all results to observers."""
-        saved_results = folder.state["results"]
+        guide = TrainedGuide(predictor, self.job.device)
         results: list[TuneResult] = []
         for problem in self.problems.tuned:
+            saved_results = folder.state["results"]
             if problem.id in saved_results:
                 result = TuneResult.from_dict(saved_results[problem.id])
             else:
-                guide = TrainedGuide(predictor, self.job.device)
                 result = tune_one(self.job, problem, guide, self.preset.verify_s)
-                saved_results[problem.id] = result.to_dict()
-                folder.save()
+                folder.save(results={**saved_results, problem.id: result.to_dict()})
             results.append(result)
             for observer in observers:
                 observer.on_result(result)
@@ -351,7 +358,7 @@ class _CampaignPlan:
         """Close the run table, and report the campaign to observers."""
         self.job.progress.start("finishing", 1)
         log.close()
-        campaign = Campaign(results, training, folder.path, seconds=0.0).with_state(folder.state)
+        campaign = Campaign.from_state(folder.state, results, training, folder.path)
         for observer in observers:
             observer.on_finish(campaign)
         folder.save(finished=True)
@@ -372,7 +379,15 @@ def _choose_problems(
     return CampaignProblems(profiled, tuned)
 
 
+def _pairs(
+    configs_of_problem: Mapping[Problem, Sequence[Configuration]],
+) -> set[tuple[Problem, Configuration]]:
+    return {
+        (problem, config) for problem, configs in configs_of_problem.items() for config in configs
+    }
+
+
 def _rows_of_problems(runs: pd.DataFrame, problems: Iterable[Problem]) -> pd.DataFrame:
     wanted = set(problems)
-    is_wanted = [measurement.problem in wanted for measurement in to_measurements(runs)]
+    is_wanted = [problem in wanted for problem in problems_of(runs)]
     return runs[is_wanted].reset_index(drop=True)

@@ -59,7 +59,7 @@ def load_campaign(path: Path) -> FinishedCampaign:
 
     kernel = get_kernel(state.get("place") or request["kernel"])
     folder = CampaignFolder(path, request)
-    learned_runs = Predictor.load(folder.predictor).runs_
+    learned_runs = Predictor.load(folder.predictor, kernel).runs_
     with translate_read_errors(path, UsageError, "holds a damaged campaign ({}): start a new one"):
         results = tuple(TuneResult.from_dict(result) for result in state["results"].values())
         device = Device(**state["device"])
@@ -67,6 +67,6 @@ def load_campaign(path: Path) -> FinishedCampaign:
         seed = request["seed"]
         validate = request["validate"]
 
-    training = train_predictor(learned_runs, model, seed=seed, validate=validate)
-    campaign = Campaign(results, training, path, seconds=0.0).with_state(state)
+    training = train_predictor(learned_runs, model, seed=seed, kernel=kernel, validate=validate)
+    campaign = Campaign.from_state(state, results, training, path)
     return FinishedCampaign(CampaignStart(kernel, device, folder), campaign)

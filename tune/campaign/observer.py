@@ -53,6 +53,17 @@ class Campaign(Result):
         """Return one row per problem, see `results_frame`."""
         return results_frame(self.results)
 
+    @classmethod
+    def from_state(
+        cls,
+        state: Mapping[str, Any],
+        results: tuple[TuneResult, ...],
+        training: Training,
+        folder: Path,
+    ) -> Self:
+        """Return a campaign with the times and the run from its folder's ``state``."""
+        return cls(results, training, folder, seconds=state["seconds"]).with_state(state)
+
     def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return the campaign with the times and the run from its folder's current state."""
         names = ("mlflow_run_id", "mlflow_uri", "mlflow_model")

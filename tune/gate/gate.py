@@ -7,6 +7,7 @@ could not be decided in it anyway, the most hopeless first.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ import pandas as pd
 
 from foretune.collect.comparison import Rounds
 from foretune.collect.machine_load import LoadMonitor
+from foretune.collect.power import PowerMeter, explain_missing_meter, find_meter
 from foretune.collect.printed_output import PrintedOutput
 from foretune.device import Device
-from foretune.errors import MeasurementError, UsageError
+from foretune.errors import MeasurementError, MeterUnavailable, UsageError
 from foretune.result import Result, plain
 from foretune.support.progress import SILENT, Progress
 from foretune.tune.gate.agent_process import RequestFailed
@@ -55,7 +57,7 @@ class GateOptions:
     Attributes:
         budget_s: seconds of measuring.
         relevant: relative change that counts.
-        metrics: ``time``, ``memory`` or both.
+        metrics: which of ``time``, ``memory`` and ``energy`` are compared.
         only: keeps benchmarks whose name contains one of these texts; empty keeps all.
         limit_s: maximum seconds of one answer.
         seed: of orders, hashes and inputs.
@@ -116,6 +118,14 @@ class GateResult(Result):
         return 2 if strict and self.having(*OPEN) else 0
 
     @property
+    def color(self) -> str:
+        """``red``, ``green``, or ``undecided`` if there is no clear verdict at all."""
+        if self.is_red:
+            return "red"
+        is_undecided = len(self.having(*OPEN)) == len(self.verdicts)
+        return "undecided" if is_undecided else "green"
+
+    @property
     def headline(self) -> str:
         """How many benchmarks have which verdict."""
         words: tuple[Word, ...] = ("slower", "fails", "faster", "same", *OPEN)
@@ -123,8 +133,7 @@ class GateResult(Result):
         parts = [f"{count} {word}" for count, word in counts if count]
         if self.output_differences:
             parts.append(f"{len(self.output_differences)} with other outputs")
-        color = "red" if self.is_red else "green"
-        return f"{color}: {', '.join(parts)} ({self.base} → {self.head})"
+        return f"{self.color}: {', '.join(parts)} ({self.base} → {self.head})"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per benchmark and metric."""
@@ -173,8 +182,9 @@ def run_gate(
         on_rounds: called with benchmark, metric and rounds after each measurement.
 
     Raises:
-        UsageError: no benchmark is there, or both environments load the same code.
-        MeasurementError: the benchmarks cannot be loaded.
+        UsageError: no benchmark is there.
+        MeasurementError: the benchmarks cannot be loaded, or both environments load the same code.
+        MeterUnavailable: the energy is a metric, and this machine has no meter.
     """
     gate = _Gate(environments, suite, options or GateOptions(), progress, on_rounds)
     with LoadMonitor(Device("CPU", "cpu")) as watch:
@@ -199,6 +209,7 @@ class _Gate:
         self._progress = progress
         self._on_rounds = on_rounds or (lambda name, metric, rounds: None)
         self._rng = np.random.default_rng(options.seed)
+        self._meter = _energy_meter(self._options.metrics)
         self._printed = PrintedOutput()
         self._plans: dict[str, TurnPlan] = {}
         self._cases: list[Case] = []
@@ -218,29 +229,45 @@ class _Gate:
         """Run sessions until all verdicts are clear, or the time or the last look is over."""
         looks = self._options.looks
         self._progress.start("gate", max(looks))
-        error_share = 0.0
-        for sessions, share in looks.items():
-            error_share += share
-            while self._sessions < sessions:
-                cases = self._affordable(wanted=sessions - self._sessions)
-                enough = self._sessions >= MIN_SESSIONS
-                if enough and self._session_s(cases) > self._left_s:
-                    break
-                self._run_session(cases)
-                self._progress.advance()
-                self._glance()
-            is_over = self._sessions < sessions
+        self._run_first_session()
 
-            # The looks and the benchmarks share the error. The last look gets what is left of it.
-            used_share = 1.0 - (error_share - share) if is_over else share
-            error = RED_ERROR * used_share / max(len(self._cases), 1)
+        # The looks and the benchmarks share the error. If the time is up before a planned look, the
+        # data is evaluated at once, for the last time, so that look gets all that is left. With
+        # shares of 0.1 at 6 sessions and 0.2 at 9, a gate that ends after 7 evaluates with 0.1,
+        # then with 0.9.
+        used_share = 0.0
+        for sessions, planned_share in looks.items():
+            is_time_up = not self._run_sessions_until(sessions)
+            share = 1.0 - used_share if is_time_up else planned_share
+            used_share += share
+            error = RED_ERROR * share / max(len(self._cases), 1)
             for case in self._open_cases():
                 case.look(error, self._options.relevant)
-            if is_over or not self._open_cases():
+            if is_time_up or not self._open_cases():
                 break
 
-    def _run_session(self, cases: Sequence[Case]) -> None:
-        """Measure some cases in fresh processes; the first session finds all of them."""
+    def _run_first_session(self) -> None:
+        """Find all cases, and measure them."""
+        with self._started_session() as session:
+            self._find_cases(session)
+            self._measure_all(session, self._cases)
+            if self._options.compares_outputs:
+                self._compare_outputs(session)
+
+    def _run_sessions_until(self, sessions: int) -> bool:
+        """Run sessions until there are so many; return False if the time is up before."""
+        while self._sessions < sessions:
+            cases = self._affordable(wanted=sessions - self._sessions)
+            has_enough = self._sessions >= MIN_SESSIONS
+            if has_enough and self._session_s(cases) > self._left_s:
+                return False
+            with self._started_session() as session:
+                self._measure_all(session, cases)
+        return True
+
+    @contextmanager
+    def _started_session(self) -> Iterator[Session]:
+        """Start fresh processes for one session; afterwards, estimate how many more it takes."""
         started = time.monotonic()
         session = Session(
             self._environments,
@@ -251,32 +278,40 @@ class _Gate:
         )
         with session:
             self._start_s = max(self._start_s, time.monotonic() - started)
-            if not self._cases:
-                self._find_cases(session)
-                cases = self._cases
-            for number in self._rng.permutation(len(cases)):
-                self._measure(session, cases[number])
-            if self._options.compares_outputs and self._sessions == 0:
-                self._compare_outputs(session)
+            yield session
         self._sessions += 1
+        self._progress.advance()
+        self._estimate_widths()
+
+    def _measure_all(self, session: Session, cases: Sequence[Case]) -> None:
+        """Measure cases in random order."""
+        for number in self._rng.permutation(len(cases)):
+            self._measure(session, cases[number])
 
     def _measure(self, session: Session, case: Case) -> None:
         started = time.monotonic()
         if case.metric == "memory":
             rounds = session.peak_memory(case.name)
+        elif self._meter is not None and case.metric == "energy":
+            rounds = session.energy(case.name, self._plan(session, case.name), self._meter)
         else:
             rounds = self._time(session, case.name)
         case.add(rounds, took_s=time.monotonic() - started)
         self._on_rounds(case.name, case.metric, rounds)
 
     def _time(self, session: Session, name: str) -> Rounds:
+        return session.measure(name, self._plan(session, name))
+
+    def _plan(self, session: Session, name: str) -> TurnPlan:
+        """Return how a benchmark is timed."""
         if name not in self._plans:
             try:
                 self._plans[name] = session.count_calls(name)
             except RequestFailed:
-                # Measuring says in which revisions it fails.
-                return session.measure(name, TurnPlan(calls=1, bursts=1, call_ms=0.0))
-        return session.measure(name, self._plans[name])
+                # Measuring says in which revisions it fails. Once may be the machine's fault, so
+                # the next session counts again; after `MAX_FAILURES`, the case is closed.
+                return TurnPlan(calls=1, bursts=1, call_ms=0.0)
+        return self._plans[name]
 
     def _find_cases(self, session: Session) -> None:
         """List the benchmarks of both revisions; refuse a suite that compares nothing."""
@@ -322,13 +357,13 @@ class _Gate:
     def _open_cases(self) -> list[Case]:
         return [case for case in self._cases if case.is_open]
 
-    def _glance(self) -> None:
+    def _estimate_widths(self) -> None:
         """Estimate how wide the intervals are, to plan: no verdict rests on it."""
         if self._sessions < MIN_SESSIONS:
             return
         error = RED_ERROR / max(len(self._cases), 1)
         for case in self._open_cases():
-            case.comparison = case.evidence.compare(BASE, HEAD, case.name, None, error)
+            case.estimate(error)
 
     def _session_s(self, cases: Sequence[Case]) -> float:
         return self._start_s + sum(case.longest_s for case in cases)
@@ -368,7 +403,14 @@ class _Gate:
         )
 
     def _verdicts(self, watch: LoadMonitor) -> Iterator[BenchmarkVerdict]:
-        unknown = Comparison("", None, np.nan, np.nan, np.nan, np.nan)
+        unknown = Comparison(
+            name="unknown",
+            config=None,
+            value=np.nan,
+            ratio=np.nan,
+            ratio_low=np.nan,
+            ratio_high=np.nan,
+        )
         for case in self._cases:
             noise = case.evidence.noise(watch.load)
             yield BenchmarkVerdict(
@@ -391,15 +433,26 @@ class _Gate:
     def _advice(self, case: Case) -> str:
         """Return what is wrong, or how long a verdict would take; empty if it is clear."""
         if case.word in ("fails", "not compared"):
-            role, reason = next(iter(case.failures[-1].items()))
+            role, reason = case.last_failure
             return f"in {self._environments[role].label}: {reason}"
         if case.word != "cannot tell":
             return ""
-        if case.comparison is None or case.comparison.failure:
-            return "too few sessions: give a larger budget"
         needed = case.needed_sessions(self._options.relevant)
+        if not needed:
+            return "too few sessions: give a larger budget"
         more_s = (needed - len(case.evidence)) * self._session_s([case])
         return f"about {counted(round(needed), 'session')}, {_duration(more_s)} more"
+
+
+def _energy_meter(metrics: Sequence[Metric]) -> PowerMeter | None:
+    """Return the meter of the CPU if the energy is a metric."""
+    if "energy" not in metrics:
+        return None
+    meter = find_meter("cpu")
+    if meter is None:
+        reason = explain_missing_meter("cpu")
+        raise MeterUnavailable(f"--metric energy needs a power meter: {reason}")
+    return meter
 
 
 def _duration(seconds: float) -> str:
@@ -411,7 +464,7 @@ def _duration(seconds: float) -> str:
 def _require_other_code(
     environments: Mapping[str, Environment], loaded: Mapping[str, Loaded], suite: Suite
 ) -> None:
-    """Refuse environments that load the same files: they would be equal without being compared.
+    """Raise MeasurementError if both environments load the same code: equal, but not compared.
 
     One interpreter, given twice, shows the noise on purpose; two versions of Python differ.
     """
@@ -419,17 +472,22 @@ def _require_other_code(
     head = loaded[HEAD].contents
     if environments[BASE].python == environments[HEAD].python or base.python != head.python:
         return
-    folder = suite.path.get(HEAD, "")
+
+    # The benchmarks themselves may be the same files.
+    suite_folder = suite.path.get(HEAD, "")
     files = {
         name: file
         for name, file in head.files.items()
-        if not (folder and Path(file).is_relative_to(Path(folder).resolve()))
+        if not (suite_folder and Path(file).is_relative_to(Path(suite_folder).resolve()))
     }
-    shared = [file for name, file in files.items() if base.files.get(name) == file]
-    own = [file for file in shared if not set(PACKAGE_FOLDERS) & set(Path(file).parts)]
-    has_other = any(base.files.get(name) not in (None, file) for name, file in files.items())
-    if own or (shared and not has_other):
-        example = own[0] if own else shared[0]
+
+    # Two environments may share installed packages, as long as some other module differs. A shared
+    # file outside of them is the project's own.
+    same = [file for name, file in files.items() if base.files.get(name) == file]
+    same_own = [file for file in same if not set(PACKAGE_FOLDERS) & set(Path(file).parts)]
+    some_differ = any(base.files.get(name) not in (None, file) for name, file in files.items())
+    if same_own or (same and not some_differ):
+        example = same_own[0] if same_own else same[0]
         raise MeasurementError(
             f"base and head load the same files, such as {example}, so both would run the same "
             "code: install each revision in its environment, and keep the project's own folder "

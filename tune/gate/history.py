@@ -61,7 +61,7 @@ def track_gate(result: GateResult, uri: str | None = None) -> str:
     from foretune.tune.mlflow.tracking import Tracker
 
     tracker = Tracker(uri)
-    tags = {"foretune.gate.color": "red" if result.is_red else "green"}
+    tags = {"foretune.gate.color": result.color}
     run_id = tracker.open_run(f"gate {result.head}", None, tags)
     params = {"base": result.base, "head": result.head, "relevant": result.relevant}
     metrics: dict[str, float] = {"red": float(result.is_red)}

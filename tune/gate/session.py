@@ -6,13 +6,14 @@ Only one process is timed at a time; they load and set up at the same time.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
 from foretune.collect.comparison import Rounds
+from foretune.collect.power import PowerMeter
 from foretune.collect.printed_output import PrintedOutput
 from foretune.collect.worker_process import START_TIMEOUT_S
 from foretune.errors import MeasurementError
@@ -28,6 +29,8 @@ MAX_BURSTS = 32
 """Largest number of bursts in a turn."""
 WARM_UP_MS = 5.0
 """Shorter calls run once before the first round of each process, untimed."""
+ENERGY_WINDOW_MS = 300.0
+"""Milliseconds of calls while the energy is metered: a counter moves about once in one of them."""
 CPU_SHARE = 0.5
 """Share of bursts that must have CPU times, so that these are used."""
 
@@ -169,7 +172,28 @@ class Session:
 
     def peak_memory(self, name: str) -> Rounds:
         """Return the peak memory of each process in one call, in MiB."""
-        return self._single_values(name, "memory", "peak_mib")
+        seed = self._new_seed()
+
+        def peak_mib(role: str) -> float:
+            peak = self._ask(role, "memory", seed=seed)["peak_mib"]
+            return math.nan if peak is None else float(peak)
+
+        return self._single_values(name, peak_mib)
+
+    def energy(self, name: str, plan: TurnPlan, meter: PowerMeter) -> Rounds:
+        """Return the energy of a call in each process, in millijoules.
+
+        It is all that the meter's device took while the calls ran, other load included.
+        """
+        seed = self._new_seed()
+        bursts = max(1, round(ENERGY_WINDOW_MS / max(plan.calls * plan.call_ms, 1e-6)))
+
+        def energy_mj(role: str) -> float:
+            with meter.window() as window:
+                self._ask(role, "turn", calls=plan.calls, bursts=bursts, seed=seed)
+            return 1e3 * window.joules / (plan.calls * bursts)
+
+        return self._single_values(name, energy_mj)
 
     def outputs(self, name: str) -> dict[str, Any]:
         """Return the outputs of a call with the same seed, by role; raise RequestFailed."""
@@ -190,16 +214,15 @@ class Session:
             raise RequestFailed(f"{role}: {reason}")
         return found
 
-    def _single_values(self, name: str, do: str, key: str) -> Rounds:
+    def _single_values(self, name: str, value_of: Callable[[str], float]) -> Rounds:
+        """Return one value of each process, by role; or why a role has none."""
         failures = self._on_all("open", name=name)
         values = {}
-        seed = self._new_seed()
         for role in self._shuffled():
             if failures:
                 break
             try:
-                value = self._ask(role, do, seed=seed)[key]
-                values[role] = np.array([math.nan if value is None else float(value)])
+                values[role] = np.array([value_of(role)])
             except RequestFailed as e:
                 failures = {role: str(e)}
         failures = failures or self._on_all("close")

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,6 @@ import pandas as pd
 from foretune.datasets.runs import read_runs
 from foretune.datasets.schema import columns_of
 from foretune.device import SPECS, Device
-from foretune.kernel import Kernel
 from foretune.models import explanation
 from foretune.models.validation.cross_validation import Validation
 from foretune.objective import Objective
@@ -37,11 +37,16 @@ STRIP = (5.0, 155.0)
 
 @dataclass(frozen=True)
 class ReportData:
-    """Content of a report: a campaign started at an ISO time that took ``seconds``.
+    """Content of a report.
 
-    ``learned`` counts the ``rows`` and ``problems`` of training. ``importance`` has the columns
-    ``parameter``, ``factor`` and, if known, ``best``. ``mlflow_uri`` is None if the campaign is not
-    tracked; ``kernel_location`` is the kernel's name in commands, if it differs.
+    Attributes:
+        learned: counts the ``rows`` and ``problems`` of training.
+        importance: columns ``parameter``, ``factor`` and, if known, ``best``.
+        started_at: ISO time of the campaign's start.
+        seconds: what the campaign took.
+        mlflow_uri: None if the campaign is not tracked.
+        kernel_location: the kernel's name in commands, if it differs.
+        store: path or URL of the choices' store; empty for the user's own, None if there is none.
     """
 
     kernel: str
@@ -60,6 +65,7 @@ class ReportData:
     rates: Sequence[Sequence[figures.Rate]] = ()
     attribution: explanation.Importance | None = None
     kernel_location: str = ""
+    store: str | None = ""
 
 
 def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
@@ -95,6 +101,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         failures=list(failures(data.runs)),
         rounds=_range([result.rounds for result in results], "{:,}"),
         specs=SPECS,
+        store_option=f" --store {shlex.quote(data.store)}" if data.store else "",
     )
     return write_page(path, page)
 
@@ -191,13 +198,13 @@ class ReportObserver(CampaignObserver):
     def on_finish(self, campaign: Campaign) -> None:
         """Write the report."""
         runs = read_runs(self._start.folder.runs)
-        data = _report_data(self._start.kernel, self._start.device, campaign, runs)
+        data = _report_data(self._start, campaign, runs)
         write_report(campaign.report, data)
 
 
-def _report_data(
-    kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
-) -> ReportData:
+def _report_data(start: CampaignStart, campaign: Campaign, runs: pd.DataFrame) -> ReportData:
+    kernel = start.kernel
+    device = start.device
     predictor = campaign.training.predictor
     results = list(campaign.results)
     problems = [result.problem for result in results]
@@ -222,6 +229,7 @@ def _report_data(
         rates=[list(figures.rates(kernel, result, device)) for result in results],
         space_size=max(len(kernel.space(problem)) for problem in problems),
         attribution=attribution,
+        store=start.folder.state.get("store", ""),
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from foretune.errors import ForetuneError, StoreError, warn
+from foretune.redaction import redact
 from foretune.tune.store.store import Store
 from foretune.values import counted
 
@@ -23,6 +24,20 @@ QUICK_FAILURE_S = 0.2
 """After a failure that took less, the next result is written at once."""
 _UNWRITTEN: "set[FallibleStore]" = set()
 """Stores for which results wait; they stay alive until these are written."""
+
+
+def location_name(location: StoreLocation) -> str | None:
+    """Return a location's path or URL, without passwords.
+
+    It is empty for the user's own store, and None if there is no store.
+    """
+    if location is False:
+        return None
+    if location is None or location is True:
+        return ""
+    if isinstance(location, Store):
+        return location.name
+    return redact(os.fspath(location))
 
 
 class FallibleStore:

@@ -1,6 +1,6 @@
 """Candidates with knobs: `foretune.tunable` functions are tuned before they are judged.
 
-The tuning runs in a process of its own, because the candidate's code must not run where it is
+The tuning runs in a separate process, because the candidate's code must not run where it is
 judged. That process answers with one configuration per problem; its verdict does not count. The
 judge then compares the candidate with these values, and first with its defaults, which must also
 be correct.

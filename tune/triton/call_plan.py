@@ -1,9 +1,9 @@
-"""The key of a call: which calls of a kernel have the same problem.
+"""The problem key of a call: which calls of a kernel have the same problem.
 
-Every launch computes the key, so it must be fast. For the first call with certain types of
+Every launch computes it, so this must be fast. For the first call with certain types of
 arguments, `make_plan` writes a Python function that reads only what matters, and compiles it::
 
-    def key(args, kwargs):
+    def problem_key(args, kwargs):
         if len(args) != 3 or len(kwargs) != 1 or 'grid' not in kwargs: return None
         a0, a1, a2, = args
         if type(a0) is not t0 or type(a1) is not t1 or type(a2) is not t2: return None
@@ -19,7 +19,13 @@ import triton
 
 from foretune.tune.triton.parameters import aligns, is_constant, is_descriptor, specializes
 
+CONTAINERS = (tuple, list, dict, set, frozenset)
+"""Constants whose parts have types of their own."""
 Key = tuple[Any, ...]
+"""Values that identify a problem: within one plan (problem key), or for stock Triton (stock key).
+
+Stock Triton's ``cache`` has the values of key arguments and the dtypes. Triton also compiles for
+constants, ones, alignment and devices, so a problem key is finer than a stock key."""
 
 
 class CachedChoice(NamedTuple):
@@ -27,34 +33,34 @@ class CachedChoice(NamedTuple):
 
     config: triton.Config
     knobs: Mapping[str, Any]  # its keyword arguments for the kernel
-    key: Key  # the problem in stock Triton's ``cache``
+    stock_key: Key
     cache_entry: triton.Config  # the entry of ``cache`` at that time
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallPlan:
-    """Computes the key of calls with the same types of arguments.
+    """Computes the problem key of calls with the same types of arguments.
 
-    ``key`` identifies the problem of ``(args, kwargs)``, and returns None for other types;
-    ``entries`` are the choices by key.
+    ``problem_key`` identifies the problem of ``(args, kwargs)``, and returns None for other types;
+    ``entries`` are the choices by problem key.
     """
 
-    key: Callable[[tuple[Any, ...], dict[str, Any]], Key | None]
+    problem_key: Callable[[tuple[Any, ...], dict[str, Any]], Key | None]
     entries: dict[Key, CachedChoice] = field(default_factory=dict)
 
 
-class UntunedCall(NamedTuple):
-    """A call of a problem without a choice."""
+class KeyedCall(NamedTuple):
+    """A call, and the keys of its problem."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     plan: CallPlan
-    problem_key: Key  # the problem among the calls with this plan
-    key: Key  # the problem in stock Triton's ``cache``; coarser
+    problem_key: Key
+    stock_key: Key
 
     @property
-    def plan_and_key(self) -> tuple[CallPlan, Key]:
-        """Identifies the problem among all calls."""
+    def problem_id(self) -> tuple[CallPlan, Key]:
+        """Identifies the problem among all calls: plans may have equal problem keys."""
         return self.plan, self.problem_key
 
 
@@ -86,6 +92,7 @@ def make_plan(
             expressions[name] = f"{expressions[name]}.base"
             values[name] = values[name].base
 
+    # The parts of the key, each as an expression.
     parts = []
     for name, expression in expressions.items():
         if name in keys and name in buckets:
@@ -99,10 +106,10 @@ def make_plan(
         if hasattr(values[name], "dtype"):
             parts.append(f"{expression}.dtype")
 
-    key = "".join(f"{part}, " for part in parts)
-    source = f"def key(args, kwargs):\n{checks}    return ({key})"
-    exec(compile(source, "<the key of a call>", "exec"), scope)
-    return CallPlan(scope["key"])
+    key_parts = "".join(f"{part}, " for part in parts)
+    source = f"def problem_key(args, kwargs):\n{checks}    return ({key_parts})"
+    exec(compile(source, "<the problem key of a call>", "exec"), scope)
+    return CallPlan(scope["problem_key"])
 
 
 def _type_checks(
@@ -148,18 +155,13 @@ def _class_expressions(
             continue
         if is_constant(parameter):
             if not hasattr(value, "dtype"):
-                parts.append(expression if _is_hashable(value) else f"repr({expression})")
+                parts.append(_constant_expression(expression, value))
         elif hasattr(value, "data_ptr") and aligns(parameter):
             addresses.append(f"{expression}.data_ptr()")
         elif type(value) is int and specializes(parameter):
-            divisible = f"{expression} & 15 == 0" if aligns(parameter) else "0"
-            parts.append(f"2 if {expression} == 1 else {divisible}")
-
-    # Usually 16 divides all addresses. One test finds that out; only otherwise each is tested.
+            parts.append(_number_class(expression, is_aligned=aligns(parameter)))
     if addresses:
-        any_bits = " | ".join(f"(p{i} := {address})" for i, address in enumerate(addresses))
-        each = "".join(f"p{i} & 15 == 0, " for i in range(len(addresses)))
-        parts.append(f"({any_bits}) & 15 and ({each})")
+        parts.append(_alignment_of_addresses(addresses))
 
     # All tensors of a launch are on one device: ask the first.
     for name, expression in expressions.items():
@@ -167,6 +169,40 @@ def _class_expressions(
             parts.append(f"{expression}.get_device()")
             break
     return parts
+
+
+def _constant_expression(expression: str, value: Any) -> str:
+    """Return an expression whose values are equal only if Triton compiles the same constant.
+
+    The type of the constant itself is checked before. But the parts of a container may be other
+    types in the next call: they may not be hashable, and 1, 1.0 and True are equal. Their text
+    tells them apart.
+    """
+    is_plain = not isinstance(value, CONTAINERS) and _is_hashable(value)
+    return expression if is_plain else f"repr({expression})"
+
+
+def _number_class(expression: str, *, is_aligned: bool) -> str:
+    """Return an expression of what Triton compiles for of a number.
+
+    Its value is 2 for a one, which becomes a constant; else whether 16 divides the number, if
+    ``is_aligned`` says that Triton distinguishes this.
+    """
+    divisible = f"{expression} & 15 == 0" if is_aligned else "0"
+    return f"2 if {expression} == 1 else {divisible}"
+
+
+def _alignment_of_addresses(addresses: Sequence[str]) -> str:
+    """Return an expression of which addresses 16 divides.
+
+    Usually it divides all of them, so all their bits together are tested first: the value is then
+    0. Only otherwise each address is tested, from the variables p0, p1, … of the first test::
+
+        ((p0 := a0.data_ptr()) | (p1 := a1.data_ptr())) & 15 and (p0 & 15 == 0, p1 & 15 == 0, )
+    """
+    any_bits = " | ".join(f"(p{i} := {address})" for i, address in enumerate(addresses))
+    each = "".join(f"p{i} & 15 == 0, " for i in range(len(addresses)))
+    return f"({any_bits}) & 15 and ({each})"
 
 
 def _is_hashable(value: Any) -> bool:

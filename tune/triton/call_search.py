@@ -101,9 +101,10 @@ class CallSearch:
     def likely(self, n: int) -> list[Configuration]:
         """Return up to ``n`` candidates to compile ahead: those expected to be fastest."""
         if self._options.measures_all:
-            return self._not_asked()
+            return self._not_asked()[:n]
 
-        # One of the remaining measurements is the candidate that was just asked for.
+        # The candidate that was just asked for is one of the remaining measurements, and its
+        # compilation takes one of the threads.
         history = self._history
         remaining = self._options.max_measurements(len(history.candidates)) - history.new_count
         count = min(n, remaining - 1, MAX_COMPILE_THREADS - 1)
@@ -122,7 +123,7 @@ class CallSearch:
     def best(self) -> Configuration:
         """The incumbent, else the candidate predicted to be fastest.
 
-        Of equally fast candidates it is the one whose quantiles are lower.
+        Of equally fast candidates it is the one whose stored quantiles are lower.
         """
         rank = {}
         for m in self._history.measured():

@@ -1,13 +1,14 @@
 """The tuner of one call, in three parts, and the state that all calls of a kernel share.
 
-`CallHistory` is what is known, `CallSearch` what to measure next, `ChoiceRule` what to run. A
-driver takes them in this order:
+`CallHistory` is what is known, `CallSearch` what to measure next, `ChoiceRule` what to run. Drivers
+take them in this order:
 
 1. `ChoiceRule.stored_choice`; if it `suffices`, the call runs with it, and that is all.
 2. `CallSearch.start`: the loop that says what to measure, and records it in the history.
 3. `ChoiceRule.choose_best`: the best candidate is stored as the new choice.
 
-The drivers are `stalled.py`, where the call waits, and `online.py`, where calls carry the trials.
+`CallDriver` takes the steps. In `stalled.py`, it takes all of them while the call waits; for
+`online.py`, one by one between calls, which carry the trials.
 `inductor.py` lets torch's Inductor measure, and stores the choice with `ChoiceRule.store_choice`.
 """
 
@@ -86,6 +87,10 @@ class CallTunerFactory:
         self.lock = threading.RLock()
         self._store = FallibleStore(options.store)
         self._per_device: dict[str, tuple[Options, PriorFactory]] = {}
+
+    def renew_lock(self) -> None:
+        """Replace the lock in a forked process, where the thread that holds it does not exist."""
+        self.lock = threading.RLock()
 
     def cache_of(self, call: Call) -> MeasurementCache:
         """Return the measurements of a call's kernel, device and versions."""

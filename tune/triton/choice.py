@@ -25,12 +25,14 @@ class ChoiceRule:
         self._options = options
 
     def stored_choice(self) -> Choice | None:
-        """Return the stored choice among these candidates, also if it was made among others."""
+        """Return the stored choice if it is one of these candidates."""
         cache = self._history.cache
         problem = self._history.call.problem
         objective = self._history.objective
         candidates = self._history.candidates
         choice = cache.choice(problem, objective, candidates=self._candidates_id, among=candidates)
+        # A choice that another tuner made, such as one of vLLM's files, names no candidates: it is
+        # stored for the whole space, and such files are tuned for time only.
         if choice is None and objective == LEAST_TIME:
             choice = cache.choice(problem, among=candidates)
         return choice

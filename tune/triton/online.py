@@ -1,4 +1,4 @@
-"""Driver of online tuning: each real call measures one configuration.
+"""Online tuning: each real call measures one configuration (``mode="online"``).
 
 Every call launches exactly once. The search step after a measurement (ask, compile) runs in the
 background. Meanwhile, and until the device has finished the timed launches, calls run with the
@@ -6,7 +6,6 @@ incumbent. The search keeps descriptions of the arguments (shape, type, alignmen
 """
 
 import os
-import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -14,14 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import triton
 
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS
+from foretune.tune.triton.call_driver import QUANTILES, CallDriver
 from foretune.tune.triton.kernel import to_configuration
 from foretune.tune.triton.runtime import EventTimer
-from foretune.tune.triton.stalled import StalledCallDriver
 
 REPEATS = 3
 """Timed launches of a trial, after one warm-up launch."""
@@ -65,12 +65,21 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_slots.reset)
 
 
-class OnlineDriver:
-    """Searches over a problem's calls; ``choice`` is the result, None until the search is over."""
+class OnlineSearch:
+    """Searches over a problem's calls.
+
+    Args:
+        driver: takes the steps of the search.
+        launch: runs a call with a configuration.
+        warn: gets an error of Foretune that ends the search.
+
+    Attributes:
+        choice: the result; None until the search is over.
+    """
 
     def __init__(
         self,
-        driver: StalledCallDriver,
+        driver: CallDriver,
         launch: Callable[[triton.Config, tuple[Any, ...], dict[str, Any]], Any],
         warn: Callable[[Exception], None],
     ) -> None:
@@ -84,17 +93,16 @@ class OnlineDriver:
         self._incumbent = self.choice or driver.predicted_best()
         if self.choice is None:
             with driver.lock:
-                self._loop = driver.tuner.search.start()
+                self._loop = driver.tuner.search.start(parallel=1)
             self._start_step(None)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Launch the trial if it still has to be timed, else the incumbent."""
-        timer = self._timer_if_due()
+        timer = self._start_timer_if_due()
         if timer is None:
             return self._launch_best(args, kwargs)
 
         assert self._trial_config is not None
-        timer.start()
         try:
             result = self._launch(self._trial_config, args, kwargs)
         except INVALID_CONFIG_ERRORS as e:
@@ -103,23 +111,38 @@ class OnlineDriver:
         except Exception as e:
             self._report_failure(Status.RUNTIME_ERROR, e)
             raise
-        timer.stop()
-        self._timers.append(timer)
+        self._stop(timer)
         return result
 
-    def _timer_if_due(self) -> EventTimer | None:
-        """Return a timer if this call launches the trial; an error ends the search."""
+    def _start_timer_if_due(self) -> EventTimer | None:
+        """Return a started timer if this call launches the trial; an error ends the search."""
         try:
-            self._apply_step()
-            self._report_times()
-            if self._trial_config is not None and not self._is_timed:
-                host_s = self._timers[-1].host_s if self._timers else 0.0
-                return EventTimer(host_s)
+            self._take_over_step()
+            self._report_times_if_finished()
+            if self._trial_config is None or self._is_timed:
+                return None
+            host_s = self._timers[-1].host_s if self._timers else 0.0
+            timer = EventTimer(host_s)
+            timer.start()
         except Exception as e:
-            self._warn(e)
-            self.choice = self._incumbent
-            self._trial_config = None
-        return None
+            self._end_after_error(e)
+            return None
+        return timer
+
+    def _stop(self, timer: EventTimer) -> None:
+        """Stop the timer of a launch; an error ends the search, but not the user's call."""
+        try:
+            timer.stop()
+        except Exception as e:
+            self._end_after_error(e)
+        else:
+            self._timers.append(timer)
+
+    def _end_after_error(self, error: Exception) -> None:
+        """End the search: the incumbent is the choice."""
+        self._warn(error)
+        self.choice = self._incumbent
+        self._trial_config = None
 
     @property
     def _is_timed(self) -> bool:
@@ -142,20 +165,20 @@ class OnlineDriver:
         step = Future[Trial]()
         self._step = step
 
-        def run() -> None:
+        def take_step() -> None:
             with _slots.hold_one():
                 try:
                     step.set_result(self._next_trial(measurements))
                 except Exception as e:
                     step.set_exception(e)
 
-        threading.Thread(target=run, name="foretune-online", daemon=True).start()
+        threading.Thread(target=take_step, name="foretune-online", daemon=True).start()
 
     def _next_trial(self, measurements: Sequence[Measurement] | None) -> Trial:
         """Return the next trial that compiles in time; report the others as failed."""
         driver = self.driver
         while (batch := driver.advance(self._loop, measurements)) is not None:
-            (config,) = batch.start
+            (config,) = batch.start  # the search is not parallel: one at a time
             driver.compile([config])
             timeout = driver.compile_timeout(config)
             if timeout is None:
@@ -163,7 +186,7 @@ class OnlineDriver:
             measurements = [timeout]
         return Trial(None, incumbent=driver.store_best())
 
-    def _apply_step(self) -> None:
+    def _take_over_step(self) -> None:
         """Take over the result of the background step, if it is there."""
         if self._step is None or not self._step.done():
             return
@@ -176,7 +199,7 @@ class OnlineDriver:
         if trial.config is None:
             self.choice = trial.incumbent
 
-    def _report_times(self) -> None:
+    def _report_times_if_finished(self) -> None:
         """Send the times of the trial after the device has finished all its launches."""
         if self._trial_config is None or not self._is_timed:
             return
@@ -186,8 +209,8 @@ class OnlineDriver:
             return
         config = self._take_trial()
         call = self.driver.tuner.history.call
-        median_ms = statistics.median(times_ms)
-        self._start_step([call.success(config, median_ms, times_ms)])
+        median_ms, low_ms, high_ms = np.quantile(times_ms, QUANTILES).tolist()
+        self._start_step([call.success(config, median_ms, [median_ms, low_ms, high_ms])])
 
     def _report_failure(self, status: Status, error: Exception) -> None:
         config = self._take_trial()

@@ -18,7 +18,7 @@ import triton
 from triton.runtime.jit import JITFunction
 
 from foretune.errors import warn
-from foretune.support.code_hash import function_code, syntax_of
+from foretune.support.function_code import function_code, syntax_of
 from foretune.support.identity import identify, unique_digest
 
 HASH_DIGITS = 16

@@ -6,6 +6,7 @@ stages of inference-perf. None records the engine's layout: it stands in ``tp``,
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,20 @@ Document = Mapping[str, Any]
 LABELS = ("tp", "pp", "dp", "ep", "weights", "kv", "moe", "model_id", "max_concurrency")
 """What a user may add to a report, or to a line."""
 
+LAYOUT_OPTIONS = {
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "data_parallel_size": "dp",
+    "expert_parallel_size": "ep",
+    "tp_size": "tp",
+    "pp_size": "pp",
+    "dp_size": "dp",
+    "ep_size": "ep",
+}
+"""Engines' options -> labels: ``vllm bench sweep`` writes the options of the server."""
+EXPERT_PARALLEL = "enable_expert_parallel"
+"""VLLM's option that distributes the experts over all ranks."""
+
 MS_PER_SECOND = 1e3
 
 OTHER_REPORTS = {
@@ -27,6 +42,15 @@ OTHER_REPORTS = {
     "world_info": "of trtllm-bench, which serves no requests: use a serving benchmark",
     "tput_per_gpu": "of InferenceX, in seconds: give the result that it sums up",
     "avg_ns": "of llama-bench, which serves no requests: use a serving benchmark",
+    "aggregated_metrics": "of genai-bench, which is not read: use vllm bench serve",
+    "last_ttft": "of sglang.bench_one_batch_server, which sends one batch: use "
+    "sglang.bench_serving",
+    "median_decode_latency": "of sglang.bench_one_batch, which serves no requests: use "
+    "sglang.bench_serving",
+    "last_gen_throughput": "of sglang.bench_offline_throughput, which has no latencies: use "
+    "sglang.bench_serving",
+    "benchmark": "in PyTorch's format of benchmarks: give the file that vllm bench serve "
+    "--save-result wrote beside it",
 }
 """Field of a report that is not read -> what it is, and what to do."""
 
@@ -39,12 +63,29 @@ def lines_of(document: Document, path: Path) -> list[dict[str, Any]]:
     for is_report, lines in _READERS:
         if is_report(document):
             labels = {name: document[name] for name in LABELS if name in document}
-            return [{**line, **labels} for line in lines(document, path)]
+            return [_with_layout({**line, **labels}) for line in lines(document, path)]
     if "completed" not in document:
         for field, what in OTHER_REPORTS.items():
             if field in document:
                 raise UsageError(f"--calibrate {path} is a report {what}")
-    return [dict(document)]
+    return [_with_layout(document)]
+
+
+def _with_layout(line: Document) -> dict[str, Any]:
+    """Return a line with the labels that its engine's options stand for."""
+    plain = {name.replace("-", "_"): value for name, value in line.items()}
+    labels = {
+        label: plain[option]
+        for option, label in LAYOUT_OPTIONS.items()
+        if plain.get(option) is not None
+    }
+    labelled = {**labels, **line}
+    if str(plain.get(EXPERT_PARALLEL)).lower() == "true":
+        # What is no number is refused where the layout is read.
+        with suppress(KeyError, TypeError, ValueError):
+            ranks = int(labelled["tp"]) * int(labelled.get("dp") or 1)
+            labelled.setdefault("ep", ranks)
+    return labelled
 
 
 def _guidellm(document: Document, path: Path) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ LINE_COLUMNS = {"tpot_ms": "median_tpot_ms", "ttft_ms": "median_ttft_ms"}
 
 
 HOW_TO = {
-    "max_concurrency": "run the benchmark with so many requests in flight (vllm bench serve "
+    "max_concurrency": "run the benchmark with a limit of requests in flight (vllm bench serve "
     "--max-concurrency N)",
     "median_tpot_ms": "give the result of a serving benchmark that streams tokens",
     "median_ttft_ms": "give the result of a serving benchmark that streams tokens",
@@ -206,7 +206,7 @@ def _deployment(
 
 
 def _require_few_failures(line: Mapping[str, Any], completed: float, path: Path) -> None:
-    """Raise UsageError if so many requests failed that the load was another."""
+    """Raise UsageError if enough requests failed to change the load."""
     failed = line.get("failed")
     sent = line.get("num_prompts")
     if not isinstance(failed, (int, float)):

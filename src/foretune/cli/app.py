@@ -140,7 +140,7 @@ def run(arguments: list[str]) -> int:
         )
         return _fail(message, INTERRUPTED_EXIT_CODE, debug=False)
     except BrokenPipeError:
-        # Nobody reads the output any more: at exit, Python would fail to flush it.
+        # The output is not read any more: at exit, Python would fail to flush it.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         return 1

@@ -20,6 +20,7 @@ from foretune.support.lazy import require
 from foretune.values import short_number
 
 if TYPE_CHECKING:
+    from foretune.models.validation.weakness import SplitScores
     from foretune.tune.campaign.observer import Campaign
     from foretune.tune.job import SearchOptions
     from foretune.tune.results import TuneResult
@@ -189,8 +190,9 @@ def _show(output: Output, done: "Campaign", kernel: str) -> None:
     if weakness:
         output.say(weakness)
     for target, scores in done.training.scores.items():
-        output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(scores))
-    output.say(f"{done.training.validation}\n")
+        shown = {split: _with_best_baseline(of_split) for split, of_split in scores.items()}
+        output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(shown))
+    output.say(f"{done.training.validation}; the report has all baselines\n")
     show_results(output, list(done.results))
     output.say(f"\n{done.headline}")
 
@@ -206,6 +208,14 @@ def _show(output: Output, done: "Campaign", kernel: str) -> None:
             output.say(f"           view it with: {command}")
     output.say(f"took       {done.seconds:.0f} s")
     output.say(f"next       {_next_command(done, kernel)}")
+
+
+def _with_best_baseline(scores: "SplitScores") -> "SplitScores":
+    """Return the predictor's scores and those of its best baseline."""
+    from foretune.models.validation.weakness import best_baseline
+
+    shown = [next(iter(scores)), best_baseline(scores)]
+    return {name: scores[name] for name in shown if name is not None}
 
 
 def _next_command(done: "Campaign", kernel: str) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from foretune.tune.gate.gate import GateOptions, GateResult
     from foretune.tune.gate.revisions import Recipe, Repository
 
-METRICS = ("time", "memory")
+METRICS = ("time", "memory", "energy")
 NOT_OF_BISECT = ("markdown", "junit", "html", "record", "mlflow", "strict", "compare")
 """Options of a single gate."""
 RED_EXIT_CODE = 1
@@ -54,7 +54,9 @@ def gate(
     import_: list[str] = typer.Option(
         [], "--import", help="Time the import of a module, too (repeatable)."
     ),
-    metric: str = typer.Option("time", help="time, memory (the peak) or time,memory."),
+    metric: str = typer.Option(
+        "time", help="time, memory (the peak), energy; or several: time,memory."
+    ),
     compare: bool = typer.Option(False, "--compare", help="Red if outputs differ."),
     strict: bool = typer.Option(
         False, "--strict", help="End with exit code 2 if a verdict is open."

@@ -59,7 +59,7 @@ def predict_operator(
 
 def _parse_sweep(operator: str, sweep: str, batch: str) -> tuple[str, list[int]]:
     """Return the size that ``--sweep`` or ``--batch`` varies, and its values."""
-    from foretune.plan.operators.question import OPERATORS, operator_name
+    from foretune.plan.operators.operator_specs import OPERATORS, operator_name
 
     if batch:
         # Without a phase, a sweep of batches means the decode as often as the prefill; both have a
@@ -73,7 +73,7 @@ def _parse_sweep(operator: str, sweep: str, batch: str) -> tuple[str, list[int]]
 
 def _without(problem: str, operator: str, name: str) -> dict[str, object]:
     """Return the sizes of ``--problem`` except the one that is swept, by whichever name."""
-    from foretune.plan.operators.question import OPERATORS, operator_name
+    from foretune.plan.operators.operator_specs import OPERATORS, operator_name
     from foretune.space import Configuration
 
     sizes = dict(Configuration.parse(problem))
@@ -98,7 +98,7 @@ def _interval(answer: "OperatorAnswer") -> str:
 
 def _show_table(output: Output, answers: "list[OperatorAnswer]", size_name: str) -> None:
     """Print a row per value of the size that was swept."""
-    from foretune.plan.operators.question import OPERATORS
+    from foretune.plan.operators.operator_specs import OPERATORS
 
     first = answers[0]
     rows = []

@@ -19,14 +19,14 @@ class Answer:
         simulated: the best deployment's simulated latencies; None if it has pools and no requests
             arrive.
         commands: engine -> the shell text that starts the best deployment.
-        clocks: the operator times of the plan.
+        timers: the operator times of the plan.
     """
 
     plan: "Plan"
     best: "Deployment"
     simulated: "SimulationResult | None"
     commands: Mapping[str, str]
-    clocks: "StepTimerFactory"
+    timers: "StepTimerFactory"
 
     @property
     def replicas(self) -> int:

@@ -66,7 +66,7 @@ def fleet(
     sizes = _sizes(gpus_per_instance)
     demands = capacity.read_requests(requests)
     described = describe_model(model)
-    clocks, _ = plan_options.load_operator_clocks(operators)
+    timers, _ = plan_options.load_timers(operators)
 
     # The instances that can be rented, and the rates that each sustains.
     output = Output(options.root_options(context).as_json)
@@ -77,7 +77,7 @@ def fleet(
             chosen,
             sizes=sizes,
             demands=demands,
-            timers=clocks,
+            timers=timers,
             requirements=requirements,
             backend=backend,
             on_system=progress.advance,

@@ -76,7 +76,7 @@ def read_prices(path: Path | None) -> dict[str, float]:
     return read(path) if path else published_prices()
 
 
-def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, OperatorTables | None]":
+def load_timers(folder: Path | None) -> "tuple[StepTimerFactory, OperatorTables | None]":
     """Return the timers of operators and their tables: the user's, else the installed ones."""
     from foretune.plan.cost.operator_predictor import TrainedPredictorCache
     from foretune.plan.cost.steps import StepTimerFactory

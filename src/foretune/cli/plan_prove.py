@@ -119,7 +119,7 @@ class ProveOptions:
 
 def prove_answer(
     answered: "Answer",
-    latencies: "MeasuredLatencies",
+    corrections: "MeasuredLatencies",
     given: ProveOptions,
     output: Output,
     root: RootOptions,
@@ -133,7 +133,7 @@ def prove_answer(
     folder = ProofFolder.create(out or DEFAULT_OUT, request)
     output.say(f"\nproof in {folder.path}")
     with progress_bar(notes=True) as progress:
-        prover = _make_prover(answered, latencies, given, root, folder=folder, progress=progress)
+        prover = _make_prover(answered, corrections, given, root, folder=folder, progress=progress)
         proof = prover.prove()
     settings = prover.settings
     folder.finish(proof, settings, title=f"Proof: {request}")
@@ -152,7 +152,7 @@ def prove_answer(
 
 def _make_prover(
     answered: "Answer",
-    latencies: "MeasuredLatencies",
+    corrections: "MeasuredLatencies",
     given: ProveOptions,
     root: RootOptions,
     folder: "ProofFolder",
@@ -194,9 +194,9 @@ def _make_prover(
     return Prover(
         settings=settings,
         runner=runner,
-        predictor=ServerPredictor(answered.clocks),
+        predictor=ServerPredictor(answered.timers),
         requirements=plan.request.requirements,
-        plan_promises=plan_promises(best, loads, answered.clocks, latencies, row),
+        plan_promises=plan_promises(best, loads, answered.timers, corrections, row),
         budget=Budget(starts=given.starts, pairs=given.pairs, seconds=given.seconds),
         subject=_subject(maker, given, answered),
         store=FallibleStore(root.store),

@@ -21,7 +21,7 @@ OFFLOAD_KEYS = ("weights", "cache")
 
 
 @dataclass(frozen=True)
-class Load:
+class RequestLengths:
     """Request lengths, from the options or else the means of a trace."""
 
     isl: int | None
@@ -37,18 +37,23 @@ class Load:
         return int((self.trace.isl + self.trace.osl).max())
 
 
-def parse_load(path: Path | None, isl: int | None, osl: int | None, prefix: int) -> Load:
-    """Parse ``--trace``, ``--isl``, ``--osl`` and ``--prefix``."""
+def parse_lengths(
+    path: Path | None, isl: int | None, osl: int | None, prefix: int | None
+) -> RequestLengths:
+    """Parse ``--trace``, ``--isl``, ``--osl`` and ``--prefix``; None is an option not given."""
     from foretune.plan.engine.requests import read_trace
 
     if path is None:
-        return Load(isl, osl, prefix)
+        return RequestLengths(isl, osl, prefix or 0)
 
     trace = read_trace(path)
-    isl = isl or round(trace.isl.mean())
-    osl = osl or round(trace.osl.mean())
-    prefix = prefix or int(min(trace.cached.mean(), isl - 1))
-    return Load(isl, osl, prefix, trace=trace)
+    if isl is None:
+        isl = round(trace.isl.mean())
+    if osl is None:
+        osl = round(trace.osl.mean())
+    if prefix is None:
+        prefix = int(min(trace.cached.mean(), isl - 1))
+    return RequestLengths(isl, osl, prefix, trace=trace)
 
 
 def check_required(model: str, values: Mapping[str, str | int | None]) -> None:
@@ -70,7 +75,7 @@ def parse_request(
     system: str,
     prices: Path | None,
     gpus: int,
-    load: Load,
+    lengths: RequestLengths,
     backend: str,
     requirements: "Requirements",
     formats: str,
@@ -93,7 +98,7 @@ def parse_request(
         model=describe_model(model),
         systems=systems,
         gpus=gpus,
-        workload=Workload(isl=load.isl or 0, osl=load.osl or 0, prefix=load.prefix),
+        workload=Workload(isl=lengths.isl or 0, osl=lengths.osl or 0, prefix=lengths.prefix),
         engine=backend,
         requirements=requirements,
         formats=weight_formats,

@@ -1,10 +1,9 @@
 """``foretune plan serve``: number formats, parallelism and batch size for serving a model.
 
-Four steps: `parse_request` reads the options, `answer` plans and simulates the best deployment,
-`show` prints it, `save` writes files.
+The steps of `serve`: read and check the options, plan and simulate the best deployment (`answer`),
+print it (`show`, and its emissions), write files, and prove it on a real server if asked.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from foretune.cli import options, plan_options, plan_prove
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
 from foretune.cli.plan_answer import Answer
-from foretune.cli.plan_request import Load, check_required, parse_load, parse_request
+from foretune.cli.plan_request import RequestLengths, check_required, parse_lengths, parse_request
 from foretune.cli.plan_table import show_front
 from foretune.errors import UsageError
 from foretune.support.files import translate_write_errors
@@ -33,6 +32,11 @@ SYSTEM = typer.Option(
 )
 GOAL = typer.Option("throughput", "--for", help="Goal: throughput, cost, energy or latency.")
 RATE = typer.Option(None, help="Requests per second (Poisson arrivals); finds the fewest GPUs.")
+PREFIX = typer.Option(
+    None,
+    help="Input tokens that are already in the prefix cache; 0, or the mean of --trace.",
+    show_default=False,
+)
 TRACE = typer.Option(
     None, help="CSV or Parquet of requests to replay: at_s, isl, osl, optionally cached."
 )
@@ -86,7 +90,7 @@ def serve(
     gpus: int = typer.Option(None, help="Number of GPUs."),
     isl: int = typer.Option(None, help="Input tokens per request."),
     osl: int = typer.Option(None, help="Output tokens per request."),
-    prefix: int = typer.Option(0, help="Input tokens that are already in the prefix cache."),
+    prefix: int | None = PREFIX,
     goal: str = GOAL,
     rate: float | None = RATE,
     trace: Path = TRACE,
@@ -141,19 +145,25 @@ def serve(
     )
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
     proving.check(requirements)
-    load = parse_load(trace, isl=isl, osl=osl, prefix=prefix)
+    lengths = parse_lengths(trace, isl=isl, osl=osl, prefix=prefix)
     check_required(
         model,
-        {"--system": system, "--gpus": gpus, "--isl": load.isl, "--osl": load.osl, "--top": top},
+        {
+            "--system": system,
+            "--gpus": gpus,
+            "--isl": lengths.isl,
+            "--osl": lengths.osl,
+            "--top": top,
+        },
     )
-    _check_together(context, load)
+    _check_together(context, lengths)
     check_carbon(carbon)
     request = parse_request(
         model,
         system=system,
         prices=prices,
         gpus=gpus,
-        load=load,
+        lengths=lengths,
         backend=backend,
         requirements=requirements,
         formats=formats,
@@ -166,32 +176,37 @@ def serve(
 
     root = options.root_options(context)
     output = Output(root.as_json)
-    clocks, _ = plan_options.load_operator_clocks(operators)
-    latencies = _measured_latencies(
-        request, clocks, output, table=measured, calibration_lines=calibrate
+    timers, _ = plan_options.load_timers(operators)
+    corrections = _read_corrections(
+        request, timers, output, table=measured, calibration_file=calibrate
     )
-    answered = answer(request, load, clocks, latencies)
+    answered = answer(request, lengths, timers, corrections)
 
     show(answered, output, top=top)
     emissions = _show_emissions(answered, output, per_kwh=carbon)
-    results: dict[str, Any] = {}
+
+    # A plan is answered even if a file cannot be written, or its proof fails. The plan's folder
+    # comes first: it is kept even if the other files cannot be written.
+    results = {**to_json(answered), **emissions}
     try:
-        save(answered, output, results, emissions=emissions, out=out, kubernetes=kubernetes)
+        if out is not None:
+            results |= _save_folder(answered, output, out)
+        if kubernetes is not None:
+            _write_manifest(answered, output, kubernetes)
         if prove:
             results["proof"] = plan_prove.prove_answer(
-                answered, latencies, proving, output, root, out=out
+                answered, corrections, proving, output, root, out=out
             )
-    finally:  # a plan is answered even if a file cannot be written, or its proof fails
-        if results:
-            output.result(results)
+    finally:
+        output.result(results)
 
 
-def _check_together(context: typer.Context, load: Load) -> None:
+def _check_together(context: typer.Context, lengths: RequestLengths) -> None:
     """Raise UsageError for options that do not go together."""
     given = context.params
     if given["prove"] and given["rate"] is not None and given["loads"]:
         raise UsageError("requests arrive at --rate: leave --loads out")
-    if given["prove"] and (given["pools"] or given["speculative"] or load.trace is not None):
+    if given["prove"] and (given["pools"] or given["speculative"] or lengths.trace is not None):
         raise UsageError(
             "--prove starts one server for requests of one length: leave --pools, --speculative "
             "and --trace out"
@@ -201,17 +216,20 @@ def _check_together(context: typer.Context, load: Load) -> None:
 
 
 def answer(
-    request: "PlanRequest", load: Load, clocks: "StepTimerFactory", latencies: "MeasuredLatencies"
+    request: "PlanRequest",
+    lengths: RequestLengths,
+    timers: "StepTimerFactory",
+    corrections: "MeasuredLatencies",
 ) -> Answer:
     """Plan a request, and simulate the best deployment to choose its maximum of tokens per step."""
     from foretune.plan import plan
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.simulation import choose_step_tokens, simulate
 
-    found = plan(request, clocks, latencies)
-    if load.trace is not None:
+    found = plan(request, timers, corrections)
+    if lengths.trace is not None:
         # Servers must accept the longest request of the trace.
-        deployments = [replace(d, max_request_tokens=load.longest) for d in found.deployments]
+        deployments = [replace(d, max_request_tokens=lengths.longest) for d in found.deployments]
         found = replace(found, deployments=deployments)
 
     best = found.deployment(found.best)
@@ -219,20 +237,22 @@ def answer(
 
     # Separate pools are simulated only if requests arrive.
     simulated = None
-    if best.pools is None or request.rate is not None or load.trace is not None:
-        tpot_ms = None
-        if not latencies.is_empty and request.rate is None:
-            tpot_ms = float(found.best["tpot_ms"])
+    if best.pools is None or request.rate is not None or lengths.trace is not None:
+        # Corrections are of whole deployments, not of steps: the simulator scales its steps so that
+        # the time per token agrees. At a rate, the row has the mean over random arrivals instead.
+        corrected_tpot_ms = None
+        if not corrections.is_empty and request.rate is None:
+            corrected_tpot_ms = float(found.best["tpot_ms"])
         best, simulated = choose_step_tokens(
             best,
             request.requirements,
             run=lambda deployment: simulate(
                 deployment,
                 replicas,
-                clocks,
+                timers,
                 rate=request.rate,
-                trace=load.trace,
-                tpot_ms=tpot_ms,
+                trace=lengths.trace,
+                tpot_ms=corrected_tpot_ms,
             ),
         )
     return Answer(
@@ -240,7 +260,7 @@ def answer(
         best=best,
         simulated=simulated,
         commands=launch_commands(best, replicas),
-        clocks=clocks,
+        timers=timers,
     )
 
 
@@ -264,7 +284,7 @@ def show(answered: Answer, output: Output, top: int) -> None:
         caveats = [*differences, *caveats]
     for line in caveats:
         output.say(f"note: {line}")
-    if rejected := describe_rejected(answered.clocks.rejected_rows):
+    if rejected := describe_rejected(answered.timers.rejected_rows):
         output.say(rejected)
 
     output.say(f"{len(plan.candidates)} candidates in {plan.seconds:.1f} s; start the best with")
@@ -272,66 +292,59 @@ def show(answered: Answer, output: Output, top: int) -> None:
         output.say(f"\n{command}")
 
 
-def save(
-    answered: Answer,
-    output: Output,
-    results: dict[str, Any],
-    emissions: Mapping[str, Any],
-    out: Path | None,
-    kubernetes: Path | None,
-) -> None:
-    """Write the manifest and the plan's folder, if asked; ``results`` gets the JSON object."""
-    from foretune.plan.serve.plan_json import plan_to_json
-    from foretune.plan.serve.saving import save_plan
+def to_json(answered: Answer) -> dict[str, Any]:
+    """Return the JSON object of a plan.
 
-    plan = answered.plan
-    results |= plan_to_json(plan, answered.commands)
-    results["screened"] = [rejected._asdict() for rejected in answered.clocks.rejected_rows]
-    results |= emissions
+    ``screened`` are the rows of operator tables that were rejected, ``replayed`` the simulation.
+    """
+    from foretune.plan.serve.plan_json import plan_to_json
+
+    results = dict(plan_to_json(answered.plan, answered.commands))
+    results["screened"] = [rejected._asdict() for rejected in answered.timers.rejected_rows]
     if answered.simulated is not None:
         results["replayed"] = answered.simulated.to_json()
-
-    try:
-        if kubernetes is not None:
-            _write_manifest(answered, output, kubernetes)
-    finally:  # a plan is kept even if the file cannot be written
-        if out is not None:
-            saved = save_plan(plan, answered.clocks, out=out, commands=answered.commands)
-            results["report"] = str(saved.report)
-            results["mlflow_run_id"] = saved.run_id
-            output.say(f"report   {saved.report}")
-            output.say(f"MLflow   {saved.tracked_at}")
+    return results
 
 
-def _measured_latencies(
+def _save_folder(answered: Answer, output: Output, out: Path) -> dict[str, Any]:
+    """Write the plan's folder and track it; return where, for the JSON object."""
+    from foretune.plan.serve.saving import save_plan
+
+    saved = save_plan(answered.plan, answered.timers, out=out, commands=answered.commands)
+    output.say(f"report   {saved.report}")
+    output.say(f"MLflow   {saved.tracked_at}")
+    return {"report": str(saved.report), "mlflow_run_id": saved.run_id}
+
+
+def _read_corrections(
     request: "PlanRequest",
-    clocks: "StepTimerFactory",
+    timers: "StepTimerFactory",
     output: Output,
     table: str | None,
-    calibration_lines: Path | None,
+    calibration_file: Path | None,
 ) -> "MeasuredLatencies":
     """Return the corrections of ``--measured`` and ``--calibrate``, which are relative to it."""
     from foretune.plan.serve.deployments.calibration import MeasuredLatencies, read_calibration
     from foretune.plan.serve.deployments.correction_cache import fit_or_load_correction
 
-    if calibration_lines is not None and len(request.systems) > 1:
+    if calibration_file is not None and len(request.systems) > 1:
         raise UsageError(
-            f"--calibrate {calibration_lines} is for one system: give only that --system"
+            f"--calibrate {calibration_file} is for one system: give only that --system"
         )
 
     correction = None
     if table is not None:
         correction = fit_or_load_correction(
-            table, progress=output.say, predictors=clocks.predictors
+            table, progress=output.say, predictors=timers.predictors
         )
     calibration = None
-    if calibration_lines is not None:
+    if calibration_file is not None:
         calibration = read_calibration(
-            calibration_lines,
+            calibration_file,
             request.model,
             request.systems[0],
             backend=request.engine,
-            timers=clocks,
+            timers=timers,
             correction=correction,
         )
     return MeasuredLatencies(correction, calibration)

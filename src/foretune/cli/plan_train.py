@@ -90,7 +90,7 @@ def train(
     task = TrainingTask(batch, sequence, overlap=overlap, **known_formats)
 
     # Every recipe that fits, the fastest first.
-    clocks, tables = plan_options.load_operator_clocks(operators)
+    timers, tables = plan_options.load_timers(operators)
     hardware = resolve_system(system, plan_options.read_prices(prices))
     described = describe_model(model)
     training_plan = plan_training(
@@ -98,7 +98,7 @@ def train(
         hardware,
         gpus=gpus,
         task=task,
-        timers=clocks,
+        timers=timers,
         calibration=KNOWN_SOFTWARE[software],
         offload=offload,
         zero_bubble=zero_bubble,

@@ -74,7 +74,7 @@ def predict(
 ) -> None:
     """Rank the configurations of a problem without running anything.
 
-    With --on, tell what an operator that everybody runs costs on any GPU, without training:
+    With --on, tell what a common operator costs on any GPU, without training:
     foretune predict gemm --on "RTX 4090" --problem M=4096,N=4096,K=4096,dtype=bf16
 
     For a network (MODEL.pt2 of torch.export), show latency, energy and peak memory.

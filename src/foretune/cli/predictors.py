@@ -204,14 +204,14 @@ def _show_training(
 ) -> dict[str, Any]:
     """Print the scores of a training and what they rest on; return them for the JSON object."""
     from foretune.datasets.schema import columns_of
-    from foretune.features.readings import ReadFamily
+    from foretune.features.readings import RenamedFamily
     from foretune.models.validation.metrics import noise_floor
 
     weakness = done.validation.weakness
     if weakness:
         output.say(weakness)
-    is_read = isinstance(done.predictor.features_.family, ReadFamily)
-    if not columns_of(runs, "config") and not is_read:
+    is_guessed = isinstance(done.predictor.features_.family, RenamedFamily)
+    if not columns_of(runs, "config") and not is_guessed:
         output.say("no column is configuration: for a CSV file, name its sizes with --sizes")
     for target, scores in done.scores.items():
         if scores:
@@ -346,11 +346,11 @@ def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") ->
 def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield which figures of a training are missing, and why."""
     from foretune.features.families_of_runs import explain_missing_roofline
-    from foretune.features.readings import ReadFamily
+    from foretune.features.readings import RenamedFamily
     from foretune.models.targets import measured_rows
 
     features = done.predictor.features_
-    if isinstance(features.family, ReadFamily):
+    if isinstance(features.family, RenamedFamily):
         yield str(features.family.reading)
     elif features.family is None:
         reason = explain_missing_roofline(done.predictor.kernel_name_, done.predictor.runs_)

@@ -1,6 +1,6 @@
 """Foretune's commands as tools of the Model Context Protocol, for programs that write kernels.
 
-Each tool runs one command in a process of its own, so that a user's code cannot write into the
+Each tool runs one command in a separate process, so that a user's code cannot write into the
 protocol's stream, and a cancelled call ends with everything it started. A tool takes only files in
 the folder that is served. See https://modelcontextprotocol.io
 """
@@ -51,7 +51,7 @@ Problems = Annotated[list[str], Field(description="sizes like 'N=1024,M=64', one
 class ServedFolder:
     """The folder whose files may be run.
 
-    Raises ToolError for a path that lies outside, also by a link.
+    Raises ToolError for a path outside of it, also by a link.
     """
 
     root: Path
@@ -215,7 +215,7 @@ class Tools:
     ) -> dict[str, Any]:
         """Check that a candidate is correct, and how much faster it is than a reference.
 
-        Each runs in processes of its own on inputs that it never saw. The result says whether the
+        Each runs in separate processes on inputs that it never saw. The result says whether the
         candidate is accepted, or why it is refused; the speed-up with its 99 % interval; and the
         verdict. A refusal is a result, not an error.
         """

@@ -37,7 +37,7 @@ def inspect(
     all_gpus: bool = typer.Option(
         False,
         "--all-gpus",
-        help="Compile nothing: foretell which configurations cannot run on which architecture.",
+        help="Compile nothing: predict which configurations cannot run on which architecture.",
     ),
     cache_dir: Path | None = typer.Option(
         None,

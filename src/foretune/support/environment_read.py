@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from foretune.support.captures import names_read, nested_code_objects
-from foretune.support.code_hash import syntax_of, syntax_of_lambda
+from foretune.support.function_code import syntax_of, syntax_of_lambda
 
 READS_ENVIRONMENT = {"environ", "getenv", "environb", "getenvb", "expandvars"}
 """Names in code that reads environment variables."""

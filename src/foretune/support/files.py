@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 MAX_BYTES = 2 << 30  # maximum size of a file, packed or unpacked
-FREE_BYTES, MAX_GROWTH = 32 << 20, 32
+FREE_BYTES = 32 << 20
+MAX_GROWTH = 32
 """A file may unpack to `FREE_BYTES`, or to `MAX_GROWTH` times its size if that is more."""
 MAX_CELLS = 1 << 30
 """Maximum number of cells of a table; a constant column compresses to almost nothing."""
-FREE_CELLS, MAX_CELLS_PER_BYTE = 32 << 20, 16
+FREE_CELLS = 32 << 20
+MAX_CELLS_PER_BYTE = 16
 """A file may hold `FREE_CELLS`, or `MAX_CELLS_PER_BYTE` times its size if that is more."""
 MAX_COLUMNS = 4096  # maximum number of columns of a table
 _LONG_INTEGER = re.compile(r"\d{19}")

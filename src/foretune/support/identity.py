@@ -56,9 +56,10 @@ from foretune.support.captures import (
     nested_code_objects,
     variables_read,
 )
-from foretune.support.code_hash import code_of_import, function_code, is_user_code, module_code
 from foretune.support.environment_read import environment_read
 from foretune.support.files_named import content_of_file_named
+from foretune.support.function_code import function_code
+from foretune.support.module_code import code_of_import, is_user_code, module_code
 
 MAX_PARTS = 100_000
 """Larger objects are not read: they are data in a form that Foretune does not know."""

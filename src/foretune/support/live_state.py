@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.support.captures import names_read, variables_read
-from foretune.support.code_hash import is_user_code
 from foretune.support.environment_read import environment_read
 from foretune.support.identity import attributes_of, identify, layout_text, place_of_attribute
+from foretune.support.module_code import is_user_code
 
 _PLAIN = frozenset({int, str, bytes, bool, type(None), range})
 _KEEPS_IDENTITY = (FunctionType, type, ModuleType, type(len), enum.Enum)

@@ -2,7 +2,7 @@
 
 Arrow can read them, too, but a damaged statistic beside them ends the whole process: an exception
 of C++ that Python cannot catch (pyarrow 25.0.1, on 1 of the first 548 footers that
-`spoiling.spoil_bytes` damaged). A table that somebody else wrote must not end a campaign, so the
+`spoiling.spoil_bytes` damaged). A table of another program must not end a campaign, so the
 footer's few fields are read here. It is written in Thrift's compact protocol.
 """
 
@@ -51,7 +51,8 @@ class _Thrift:
     """Data in Thrift's compact protocol, read from byte ``at`` on."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+        self.data = data
+        self.at = 0
 
     def varint(self) -> int:
         value = shift = 0

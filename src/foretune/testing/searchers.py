@@ -123,14 +123,19 @@ def _ensure_new(proposed: list[Configuration], n: int, space: SearchSpace, when:
 def _check_proposals(kind: Kind, guided: bool) -> None:
     suffix = " with a prior" if guided else ""
     ensure(_make(kind, SPACE, guided).ask(0) == [], "ask(0) proposes something")
+
+    # Asked for one or several at a time, nothing is repeated, and the seed decides everything.
     for n in (1, 7):
-        proposed = propose(_make(kind, SPACE, guided), 28, n)
+        proposed = propose(_make(kind, SPACE, guided), budget=28, n=n)
         _ensure_new(proposed, 28, SPACE, f"asked for {n} at a time{suffix}")
-        again = propose(_make(kind, SPACE, guided), 28, n)
+        again = propose(_make(kind, SPACE, guided), budget=28, n=n)
         ensure(proposed == again, f"the same seed gives other proposals{suffix}")
+
+    # Measurements may come late: proposals without one are not repeated either.
     unobserved = _make(kind, SPACE, guided)
-    proposed = [c for _ in range(4) for c in unobserved.ask(3)]
+    proposed = [config for _ in range(4) for config in unobserved.ask(3)]
     _ensure_new(proposed, 12, SPACE, f"without measurements{suffix}")
+
     greedy = _make(kind, SMALL, guided)
     _ensure_new(greedy.ask(10_000), len(SMALL), SMALL, f"asked for more than the space has{suffix}")
     ensure(greedy.ask(5) == [], "something is proposed after the whole space was")

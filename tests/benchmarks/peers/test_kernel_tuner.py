@@ -75,7 +75,8 @@ def test_two_searches_in_turn_are_two_searches_one_after_the_other(name):
     make = PEERS[name]
     alone = make(SPACE, seed=5)
     expected = [step(alone) for _ in range(40)]
-    one, other = make(SPACE, seed=5), make(SPACE, seed=6)
+    one = make(SPACE, seed=5)
+    other = make(SPACE, seed=6)
     pairs = [(step(one), step(other)) for _ in range(40)]
     assert [a for a, _ in pairs] == expected
     assert [b for _, b in pairs] != expected

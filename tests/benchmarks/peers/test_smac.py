@@ -20,7 +20,8 @@ def law(config):
 
 
 def asked(space, seed, n):
-    searcher, found = make_searcher(SMACSearcher, space, seed=seed), []
+    searcher = make_searcher(SMACSearcher, space, seed=seed)
+    found = []
     for _ in range(n):
         (config,) = searcher.ask()
         found.append(config)

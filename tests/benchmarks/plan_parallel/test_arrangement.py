@@ -24,7 +24,8 @@ class FakeClock:
     """Says that a step takes so many ms per request, and some of them for exchanges."""
 
     def __init__(self, per_request, exchanged):
-        self.per_request, self.exchanged = per_request, exchanged
+        self.per_request = per_request
+        self.exchanged = exchanged
 
     def times(self, steps):
         total = [self.per_request * step.part.batch + self.exchanged for step in steps]

@@ -19,7 +19,8 @@ class Meeting:
     """Exchanges between threads, in the place of processes."""
 
     def __init__(self, ranks):
-        self.ranks, self.parts = ranks, [None] * ranks
+        self.ranks = ranks
+        self.parts = [None] * ranks
         self.barrier = threading.Barrier(ranks)
 
     def exchange(self, rank):
@@ -43,7 +44,8 @@ def run(shard, entering=TOKENS, start=0, cache=None):
 
 def by_hand(shard, tokens):
     """Return the logits after ``tokens`` of one request, position by position, head by head."""
-    model, dim = MODEL, MODEL.head_dim
+    model = MODEL
+    dim = MODEL.head_dim
     x = shard.embedding[tokens].double().numpy()
     weights = [{k: v.double().numpy() for k, v in vars(layer).items()} for layer in shard.layers]
 
@@ -90,7 +92,8 @@ def test_answers_continue_prompts():
 
 def test_slices_of_layers_add_up():
     whole = run(make_shard(MODEL, RankExchange()))
-    meeting, found = Meeting(2), [None, None]
+    meeting = Meeting(2)
+    found = [None, None]
 
     def work(rank):
         found[rank] = run(make_shard(MODEL, meeting.exchange(rank)))

@@ -12,7 +12,9 @@ from foretune.plan.cost.decoder import mixed_operators
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import operator_table
 
-GFLOPS, GBPS, HOP_MS = 50.0, 10.0, 0.05
+GFLOPS = 50.0
+GBPS = 10.0
+HOP_MS = 0.05
 
 
 def row(kernel, problem, busy):
@@ -22,7 +24,8 @@ def row(kernel, problem, busy):
         m, n, k = (problem[name] for name in "MNK")
         ms = max(2 * m * n * k / GFLOPS, 4 * (m * k + n * k + m * n) / GBPS) * 1e-6
     elif "message_bytes" in problem:
-        ms, slower = HOP_MS + problem["message_bytes"] / GBPS * 1e-6, 1.0
+        ms = HOP_MS + problem["message_bytes"] / GBPS * 1e-6
+        slower = 1.0
     else:
         ms = 0.01
     columns = {f"problem.{name}": value for name, value in problem.items()}

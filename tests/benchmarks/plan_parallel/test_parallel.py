@@ -138,7 +138,8 @@ def test_where_nothing_is_apart_nothing_held():
 
 
 def test_the_whole_check_holds_if_all_problems_do():
-    good, bad = checked(one=10.0, tp2=5.0, pp2=9.8), checked(one=4.0, tp2=6.0, pp2=7.0)
+    good = checked(one=10.0, tp2=5.0, pp2=9.8)
+    bad = checked(one=4.0, tp2=6.0, pp2=7.0)
     for problems, kept in (([good], 2), ([good, bad], 3)):
         check = ParallelCheck(problems, 10, [1.0, 1.0, 0.0], 0.0, 2, 1.0)
         assert check.passed == (len(problems) == 1)
@@ -160,7 +161,8 @@ class Clock:
 def test_coefficients_are_found():
     from plan_parallel.arrangement import arrangements, step_terms
 
-    clocks, truth = {"alone": Clock(), "together": Clock()}, np.array([1.2, 3.0, 0.5])
+    clocks = {"alone": Clock(), "together": Clock()}
+    truth = np.array([1.2, 3.0, 0.5])
     taught = []
     for problem in (
         PROBLEM,

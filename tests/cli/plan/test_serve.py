@@ -175,3 +175,34 @@ def test_emissions_follow_from_the_energy_and_name_their_source(capsys):
     }
     assert "carbon" not in answered(capsys)
     assert "give grams of CO2 per kWh" in fails(capsys, 2, *PLAN, "--carbon", "-1")
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("at_s,isl,osl,cached\n0,200,20,100\n0.5,200,20,100\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("option", ["--isl", "--osl"])
+def test_trace_does_not_replace_a_given_0(capsys, trace, option):
+    assert main([*PLAN, "--trace", trace, option, "0"]) == 2
+    assert f"{option} 0" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(("given", "prefix"), [([], 100), (["--prefix", "0"], 0)])
+def test_trace_gives_the_prefix_that_is_not_given(capsys, trace, given, prefix):
+    question = answered(capsys, "--trace", trace, *given)["question"]
+    assert question["prefix"] == prefix
+
+
+def test_plan_folder_is_kept_if_manifest_cannot_be_written(capsys, tmp_path, template, monkeypatch):
+    (tmp_path / "ml.db").write_bytes(template.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/ml.db")
+    files = ["--out", "plans", "--kubernetes", "absent/pod.json", "--json"]
+
+    assert main([*PLAN, *files]) == 1
+
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["report"].endswith("report.html")
+    assert captured.err.strip().splitlines()[-1].startswith("foretune: cannot write absent")

@@ -50,7 +50,8 @@ def test_software_and_overlap_count(capsys):
 
 def test_zero_bubble_is_planned_if_asked_for(capsys):
     deep = [*TRAIN, "--top", "200", "--batch", "32"]
-    plain, filled = run_json(capsys, *deep), run_json(capsys, *deep, "--zero-bubble")
+    plain = run_json(capsys, *deep)
+    filled = run_json(capsys, *deep, "--zero-bubble")
     assert {row["zero_bubble"] for row in plain["candidates"]} == {0}
     assert {row["zero_bubble"] for row in filled["candidates"]} > {0}
     assert filled["best"]["step_ms"] <= plain["best"]["step_ms"]

@@ -111,7 +111,8 @@ def test_compile_configs_code_is_found_by_launch(toys, tmp_path, monkeypatch, de
     monkeypatch.setattr(
         knobs.compilation, "listener", lambda *, cache_hit, **_: hits.append(cache_hit)
     )
-    x, y = torch.zeros(n, dtype=torch.float16), torch.zeros(n, dtype=torch.float16)
+    x = torch.zeros(n, dtype=torch.float16)
+    y = torch.zeros(n, dtype=torch.float16)
     with ReplayDriver(lambda launch: 1.0, device=device, compile=True).active():
         toys.tuned_copy.cache.clear()
         toys.tuned_copy[lambda meta: (triton_cdiv(n, meta["BLOCK"]),)](x, y, n)

@@ -35,9 +35,13 @@ class FakeCrew:
         self.devices = devices if callable(devices) else lambda now: devices
         self.deadly = {work: list(times) for work, times in (deadly or {}).items()}
         self.first = list(first)
-        self.now, self.started, self.events = 0.0, 0, []
+        self.now = 0.0
+        self.started = 0
+        self.events = []
         self.started_at = []
-        self.busy, self.most_busy, self.done_by = set(), 0, {}
+        self.busy = set()
+        self.most_busy = 0
+        self.done_by = {}
 
     def capacity(self):
         return self.devices(self.now)

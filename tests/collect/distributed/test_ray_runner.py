@@ -26,7 +26,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:a worker was lost during its start"),
 ]
 
-TIMING, LIMIT_S = Timing(max_seconds=0.03, warmup_s=0.002), 5.0
+TIMING = Timing(max_seconds=0.03, warmup_s=0.002)
+LIMIT_S = 5.0
 HEALTH = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
@@ -146,7 +147,8 @@ class Killing(type(SILENT)):
     """Progress that does something after so many measurements."""
 
     def __init__(self, kills):
-        self.done, self.kills = 0, kills
+        self.done = 0
+        self.kills = kills
 
     def advance(self, note=""):
         self.done += 1

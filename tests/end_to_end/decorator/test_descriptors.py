@@ -18,7 +18,8 @@ SIZES = ((64, 64), (128, 64), (64, 128), (128, 128), (32, 64), (32, 32))
 
 
 def add_one(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    m, n = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    m = tl.program_id(0) * BLOCK_M
+    n = tl.program_id(1) * BLOCK_N
     b.store([m, n], a.load([m, n]) + 1.0)
 
 
@@ -102,7 +103,8 @@ def test_arguments_after_hook_are_copies(described):
 
 
 def test_arguments_after_hook_leaves_memory_unchanged(described):
-    given, other = described(), torch.ones(4)
+    given = described()
+    other = torch.ones(4)
 
     def clear(arguments):
         arguments["x"].zero_()
@@ -114,9 +116,10 @@ def test_arguments_after_hook_leaves_memory_unchanged(described):
 
 
 def test_descriptors_of_other_types_are_other_problems(described):
-    half, single = described(), described(torch.float32)
+    half = described()
+    single = described(torch.float32)
     plan = make_plan(["a", "b"], [], {}, tuple(half), {})
-    assert plan.key(tuple(half), {}) != plan.key(tuple(single), {})
+    assert plan.problem_key(tuple(half), {}) != plan.problem_key(tuple(single), {})
     kernel = foretune.autotune(configs(), key=["M", "N"], store=False)(triton.jit(add_one))
     with ReplayDriver(times, compile=False).active():
         kernel[grid](*half, 256, 256)

@@ -53,7 +53,8 @@ def test_it_is_an_autotuner_of_tritons(autotune):
 
 
 def test_attributes_before_the_first_call(autotune):
-    kernel, both = triton.jit(tuned_kernels.copy), configs(128, 256)
+    kernel = triton.jit(tuned_kernels.copy)
+    both = configs(128, 256)
     keys = ["n"]
     tuned = autotune(both, keys)(kernel)
     assert tuned.fn is kernel
@@ -81,7 +82,8 @@ def test_nothing_that_tritons_has_is_missing(autotune, driver, tensors):
         tuned[(1,)](*tensors, 64)
         return tuned
 
-    stock, tuned = decorated(triton.autotune), decorated(autotune)
+    stock = decorated(triton.autotune)
+    tuned = decorated(autotune)
     wanted = {name for name in (*vars(stock), *dir(Autotuner)) if not name.startswith("__")}
     assert {name for name in wanted if not hasattr(tuned, name)} == set()
     assert tuned.nargs is stock.nargs is None
@@ -107,7 +109,8 @@ def test_unknown_names_are_refused(autotune, argument):
 
 
 def test_lists_of_names_are_copied_or_kept_as_triton_does(autotune):
-    reset, restore = ("y",), ("x",)
+    reset = ("y",)
+    restore = ("x",)
     tuned = autotune(configs(128), ("n",), reset_to_zero=reset, restore_value=restore)(
         triton.jit(tuned_kernels.copy)
     )

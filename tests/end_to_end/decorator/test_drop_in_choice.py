@@ -87,7 +87,8 @@ def test_types_are_part_of_the_problem(tuned, driver, tensors):
     assert tuned.best_config.kwargs["BLOCK"] == 256
 
 
-HALF, SINGLE = "torch.float16", "torch.float32"
+HALF = "torch.float16"
+SINGLE = "torch.float32"
 
 
 @pytest.mark.parametrize(
@@ -390,7 +391,8 @@ class TestCalls:
 
     def test_the_arguments_are_not_kept(self, tuned, driver):
         for _ in range(2):
-            x, y = torch.ones(64), torch.ones(64)
+            x = torch.ones(64)
+            y = torch.ones(64)
             gone = weakref.ref(x)
             tuned[grid](x, y, 64)
             assert tuned.nargs is None

@@ -172,7 +172,8 @@ class TestEffects:
 
     @pytest.mark.parametrize("by_name", [False, True])
     def test_zeroed_before_each_run(self, autotune, adding, by_name):
-        x, y = torch.zeros(64), torch.full((64,), 5.0)
+        x = torch.zeros(64)
+        y = torch.full((64,), 5.0)
         tuned = self.decorate(autotune, reset_to_zero=["y"])
         tuned[(1,)](x, **{"y": y, "n": 64}) if by_name else tuned[(1,)](x, y, 64)
         assert y.eq(1).all()
@@ -181,7 +182,8 @@ class TestEffects:
 
     @pytest.mark.parametrize("by_name", [False, True])
     def test_restored_after_each_run(self, autotune, adding, by_name):
-        x, y = torch.zeros(64), torch.full((64,), 5.0)
+        x = torch.zeros(64)
+        y = torch.full((64,), 5.0)
         tuned = self.decorate(autotune, restore_value=["y"])
         tuned[(1,)](x, **{"y": y, "n": 64}) if by_name else tuned[(1,)](x, y, 64)
         assert y.eq(6).all()
@@ -200,7 +202,8 @@ class TestEffects:
             return best_is(256)(launch)
 
         driver.times = times
-        x, y = torch.full((64,), 3.0), torch.full((64,), 5.0)
+        x = torch.full((64,), 3.0)
+        y = torch.full((64,), 5.0)
         self.decorate(autotune, reset_to_zero=["x"], restore_value=["y"])[(1,)](x, y, 64)
         assert x.eq(1).all()
         assert y.eq(6).all()
@@ -211,12 +214,14 @@ class TestEffects:
             return failing(128, best=256)(launch)
 
         driver.times = times
-        x, y = torch.zeros(64), torch.full((64,), 5.0)
+        x = torch.zeros(64)
+        y = torch.full((64,), 5.0)
         self.decorate(autotune, restore_value=["y"])[(1,)](x, y, 64)
         assert y.eq(6).all()
 
     def test_nothing_is_zeroed_or_restored_for_a_single_configuration(self, autotune, adding):
-        x, y = torch.zeros(64), torch.full((64,), 5.0)
+        x = torch.zeros(64)
+        y = torch.full((64,), 5.0)
         tuned = autotune(configs(128), ["n"], reset_to_zero=["y"])(triton.jit(tuned_kernels.copy))
         tuned[(1,)](x, y, 64)
         assert y.eq(6).all()

@@ -155,7 +155,8 @@ def test_every_story_ends_alike(table, steps):
 
 def test_names_in_another_order_are_the_same_problem():
     """Stock measures again: its key lists the types of arguments as a call names them."""
-    x, y = torch.zeros(8, dtype=torch.float16), torch.zeros(8)
+    x = torch.zeros(8, dtype=torch.float16)
+    y = torch.zeros(8)
     tuned = foretune_decorator(configs(*BLOCKS), ["n"])(triton.jit(tuned_kernels.copy))
     with ReplayDriver(lambda launch: launch.config["BLOCK"] / 16).active() as driver:
         tuned[lambda meta: (1,)](x=x, y=y, n=16)

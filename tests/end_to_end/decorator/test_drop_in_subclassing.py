@@ -184,7 +184,8 @@ class TestPatching:
 
         @functools.wraps(before)
         def first(self, *args, **kwargs):
-            everything, self.configs = self.configs, self.configs[:1]
+            everything = self.configs
+            self.configs = self.configs[:1]
             try:
                 return before(self, *args, **kwargs)
             finally:

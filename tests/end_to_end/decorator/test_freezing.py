@@ -66,7 +66,8 @@ def compiler(monkeypatch):
 
 
 def test_freeze_torch_compiles_only_the_choice(tuned, driver, compiler):
-    x, nodes = torch.full((64,), 3.0), []
+    x = torch.full((64,), 3.0)
+    nodes = []
     tuned[(1,)](x, torch.zeros(64), 64)
     tuned.freeze()
     driver.launches.clear()

@@ -1,6 +1,10 @@
 """Options of `foretune.autotune`: budgets, spaces, online tuning, ranking, switches."""
 
+import os
+import signal
+import threading
 import time
+from collections import Counter
 
 import pytest
 
@@ -162,7 +166,8 @@ class TestVariants:
         def prepare(arguments):
             ran.append(arguments["BLOCK"])
 
-        plain, hooked = triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 64}, pre_hook=prepare)
+        plain = triton.Config({"BLOCK": 64})
+        hooked = triton.Config({"BLOCK": 64}, pre_hook=prepare)
         kernel = make([plain, hooked], budget="all")
         assert call(kernel, device, tensors, 1024) == 2
         assert ran == [64]
@@ -237,6 +242,69 @@ class TestOnline:
             until_settled(kernel, tensors)
         assert kernel.best_config in kernel.configs
 
+    def test_online_timings_are_quantiles_as_of_a_benchmark(self, device, tensors):
+        """Any three launches of a block in a row take 0, 1 and 5 ms more than its base."""
+        base_ms = {64: 30.0, 128: 20.0, 256: 10.0}
+        launches_of_block = Counter()
+
+        def times(launch):
+            block = launch.config["BLOCK"]
+            launches_of_block[block] += 1
+            return base_ms[block] + (0.0, 1.0, 5.0)[launches_of_block[block] % 3]
+
+        device.times = times
+        kernel = make(configs(*base_ms), mode="online", budget=3)
+        until_settled(kernel, tensors)
+
+        # The median is 1, 20 % is at 0.4 of the way from 0 to 1, 80 % at 0.6 from 1 to 5.
+        for config, timing in kernel.configs_timings.items():
+            extra_ms = [time_ms - base_ms[config.kwargs["BLOCK"]] for time_ms in timing]
+            assert extra_ms == pytest.approx([1.0, 0.4, 1.0 + 0.6 * 4.0])
+
+    @pytest.mark.parametrize("method", ["start", "stop"])
+    def test_online_failed_timer_ends_the_search_but_not_the_call(
+        self, device, tensors, monkeypatch, method
+    ):
+        from foretune.tune.triton.runtime import EventTimer
+
+        def broken(self):
+            raise ZeroDivisionError("no event")
+
+        monkeypatch.setattr(EventTimer, method, broken)
+        kernel = make(configs(64, 128, 256), mode="online", budget=3)
+        with pytest.warns(ForetuneWarning, match="ended its search early: ZeroDivisionError"):
+            until_settled(kernel, tensors)
+
+        assert kernel.best_config in kernel.configs
+        assert kernel.configs_timings == {}
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this system")
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of threads, Python 3.12 on
+    def test_online_call_in_forked_process_does_not_wait_for_lost_thread(self, device, tensors):
+        """A step in the background holds the lock when the process forks."""
+        kernel = make(configs(64, 128, 256), mode="online", budget=3)
+        kernel[grid](*tensors, 1024)
+        is_held, may_end = threading.Event(), threading.Event()
+
+        def hold():
+            with kernel.tuner_factory.lock:
+                is_held.set()
+                may_end.wait(60)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        is_held.wait(60)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # ends a process that waits for the lock
+            kernel[grid](*tensors, 2048)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        may_end.set()
+        holder.join()
+
+        assert status == 0
+
     def test_online_search_keeps_no_tensor(self, device):
         import gc
         import weakref
@@ -278,6 +346,16 @@ class TestWithoutLaunching:
         offer = make(configs(64, 128)).rank(*tensors, 1024, grid=grid)[0]
         assert "BLOCK: " in repr(offer)
         assert "measured" not in repr(offer)
+
+    @pytest.mark.parametrize("question", ["run", "choose", "rank"])
+    def test_pruning_that_keeps_nothing_is_an_error(self, device, tensors, question):
+        rule = {"perf_model": lambda BLOCK, **_: BLOCK, "top_k": 0}
+        kernel = make(prune_configs_by=rule)
+
+        with pytest.raises(ValueError, match="pruning left copy without a configuration"):
+            getattr(kernel, question)(*tensors, 1024, grid=grid)
+
+        assert device.launches == []
 
     def test_choose_without_device_is_an_error(self, tensors, monkeypatch):
         monkeypatch.setattr(triton.runtime.driver, "_active", None)

@@ -219,6 +219,31 @@ class TestFailures:
             warnings.simplefilter("error")
             assert call(kernel, device, tensors, 1024) == 0
 
+    @pytest.mark.parametrize(
+        ("options", "capturing", "consequence"),
+        [
+            ({"mode": "serve"}, False, "runs with its first configuration"),
+            ({}, True, "is captured with its first configuration"),
+            ({"mode": "online"}, False, "is tuned while the call waits"),
+        ],
+        ids=["serve", "capture", "online"],
+    )
+    def test_error_in_foretune_says_what_happens_instead(
+        self, device, tensors, monkeypatch, options, capturing, consequence
+    ):
+        from foretune.tune.triton import choice
+
+        def broken(self):
+            raise ZeroDivisionError("ours")
+
+        monkeypatch.setattr(choice.ChoiceRule, "stored_choice", broken)
+        device.device_interface.capturing = capturing
+        kernel = make(configs(64, 256), **options)
+        with pytest.warns(ForetuneWarning) as warned:
+            kernel[grid](*tensors, 1024)
+
+        assert str(warned[0].message).startswith(f"foretune.autotune of copy {consequence}: Zero")
+
     def test_slow_compilation_is_given_up(self, tensors):
         stop = threading.Event()
 
@@ -266,7 +291,8 @@ class TestCapture:
 
     def test_graph_energy_excludes_hooks(self, device, tensors, monkeypatch):
         metered(monkeypatch, device)
-        captured, replays = [], []
+        captured = []
+        replays = []
 
         class Graph:
             def replay(self):
@@ -278,7 +304,8 @@ class TestCapture:
             yield
             captured.append(len(device.launches) - before)
 
-        device.device_interface.CUDAGraph, device.device_interface.graph = Graph, graph
+        device.device_interface.CUDAGraph = Graph
+        device.device_interface.graph = graph
         zeroed = []
         kernel = make(
             configs(64, 256),
@@ -301,7 +328,9 @@ class TestCapture:
             return [10.0 / device.launches[-1].config["BLOCK"]] * 3
 
         monkeypatch.setattr(triton.testing, "do_bench_cudagraph", replayed)
-        listed, options = configs(64, 256, 512), {"store": tmp_path / "t.db", "budget": "all"}
-        plain, graphed = make(listed, **options), make(listed, mode="graph", **options)
+        listed = configs(64, 256, 512)
+        options = {"store": tmp_path / "t.db", "budget": "all"}
+        plain = make(listed, **options)
+        graphed = make(listed, mode="graph", **options)
         assert [call(k, device, tensors, 1024) for k in (plain, graphed)] == [3, 3]
         assert blocks_of([plain.best_config, graphed.best_config]) == [256, 512]

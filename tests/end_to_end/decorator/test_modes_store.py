@@ -70,7 +70,8 @@ class TestStore:
         foretune.Store(tmp_path / "t.db").export(tmp_path / "tuned.json")
         own = {"store": tmp_path / "own.db", "shipped": tmp_path / "tuned.json", "budget": 6}
         own["regret"] = 1e-3
-        more, again = make(**own), make(**own)
+        more = make(**own)
+        again = make(**own)
         assert 0 < call(more, device, tensors, 1024) <= 6
         assert call(again, device, tensors, 1024) == 0
         assert again.best_config == more.best_config

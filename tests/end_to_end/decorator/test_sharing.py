@@ -113,8 +113,11 @@ def test_sharing_configuration_that_killed_two_processes_is_skipped(
 
 
 def test_claim_lasts_as_long_as_its_process_may_live(tmp_path, monkeypatch):
-    store, problem = Store(tmp_path / "t.db"), Problem(n=1)
-    subject, config, me = Subject("k", "s", "d", "v"), Configuration(x=1), this_process()
+    store = Store(tmp_path / "t.db")
+    problem = Problem(n=1)
+    subject = Subject("k", "s", "d", "v")
+    config = Configuration(x=1)
+    me = this_process()
     assert store.try_claim(subject, problem, config)
     assert store.try_claim(subject, problem, config)  # its own
     far = replace(me, host="elsewhere")

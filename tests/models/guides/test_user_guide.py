@@ -66,7 +66,8 @@ class TestEstimators:
         assert set(X["problem.M"]) == {512}
 
     def test_name_in_problem_and_configuration_needs_its_group(self):
-        space, problem = SearchSpace({"n": (1, 2)}), Problem(n=3)
+        space = SearchSpace({"n": (1, 2)})
+        problem = Problem(n=3)
         table = predict(lambda t: t["config.n"] + t["problem.n"], space, problem)
         assert list(table["time_ms"]) == [4, 5]
         with pytest.raises(PredictorError, match="KeyError"):
@@ -85,7 +86,8 @@ class TestEstimators:
 
     def test_model_with_interval_gives_the_spread(self):
         model = toy_models.regressor()
-        table, X = predict(model), table_of()
+        table = predict(model)
+        X = table_of()
         assert np.array_equal(table["time_ms"], model.predict(X))
         interval = table[["time_ms_low", "time_ms_high"]]
         assert np.array_equal(interval, model.predict_interval(X))
@@ -93,7 +95,8 @@ class TestEstimators:
         assert prior_of(model).log_spread == pytest.approx(spread)
 
     def test_model_without_interval_has_default_spread(self):
-        table, prior = predict(toy_models.by_table), prior_of(toy_models.by_table)
+        table = predict(toy_models.by_table)
+        prior = prior_of(toy_models.by_table)
         assert prior.log_spread == pytest.approx(DEFAULT_LOG_SPREAD)
         assert prior.foreign  # so that measurements correct it
         ratio = table["time_ms_high"] / table["time_ms"]
@@ -325,7 +328,8 @@ class TestOnnx:
         from skl2onnx.common.data_types import FloatTensorType, StringTensorType
 
         model = toy_models.pipeline()
-        text, number = StringTensorType([None, 1]), FloatTensorType([None, 1])
+        text = StringTensorType([None, 1])
+        number = FloatTensorType([None, 1])
         types = [(n, text if n == "layout" else number) for n in model.feature_names_in_]
         table = convert(model, types).predict_space(PROBLEM, SPACE, DEVICE)
         expected = model.predict(table_of()[list(model.feature_names_in_)])

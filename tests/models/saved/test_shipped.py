@@ -164,7 +164,8 @@ class TestAsPrior:
         monkeypatch.setattr("foretune.tune.job.find_meter", lambda kind, index: object())
 
     def find(self, device, predictor="auto", objective=Objective.TIME):
-        told, kernel = Spoken(), get_kernel("matmul")
+        told = Spoken()
+        kernel = get_kernel("matmul")
         record = MeasurementCache.for_kernel(kernel, device, store=False)
         runner = InProcessRunner(device)
         session = TuningJob(kernel, runner, record, (objective,), progress=told)
@@ -253,7 +254,9 @@ def test_shipped_predictor_has_mismatch_on_other_device(of_it):
 def test_shipped_predictor_guides_search_for_time(of_it, monkeypatch):
     """One that has not learned power does not begin a search for the least energy."""
     monkeypatch.setattr("foretune.tune.job.find_meter", lambda kind, index: object())
-    told, kernel, device = Spoken(), get_kernel(of_it.kernel), device_of(of_it)
+    told = Spoken()
+    kernel = get_kernel(of_it.kernel)
+    device = device_of(of_it)
     record = MeasurementCache.for_kernel(kernel, device, store=False)
     problem = kernel.training_problems(1, seed=99)[0]
 
@@ -284,7 +287,8 @@ def test_shipped_predictor_errors_are_as_stated(of_it):
     runs = runs[(runs["kernel"] == of_it.kernel) & (runs["role"] != "finalist")]
     runs = runs.dropna(axis=1, how="all").drop(columns="time_ms_samples")
     fourth = task_numbers(runs) % 4 == 0
-    known, unseen = runs[~fourth], runs[fourth]
+    known = runs[~fourth]
+    unseen = runs[fourth]
     unseen = unseen[(unseen["status"] == "ok") & (unseen["counter.repeat"] == 0)]
     few = known.sample(min(len(known), 400), random_state=0)
     predictor = Predictor(targets=("time_ms",)).fit(few)

@@ -148,7 +148,8 @@ def test_drift_other_kernel_or_few_rows_is_refused(predictor, fresh):
 def test_drift_correlated_errors_count_as_fewer_rows():
     groups = np.repeat(np.arange(10), 20)
     rng = np.random.default_rng(0)
-    alike, apart = (rng.random(10) < 0.5)[groups].astype(float), rng.random(200) < 0.5
+    alike = (rng.random(10) < 0.5)[groups].astype(float)
+    apart = rng.random(200) < 0.5
     assert _design_effect(alike, groups) == pytest.approx(20)
     assert _design_effect(apart.astype(float), groups) < 3
     assert _design_effect(alike, np.arange(200)) == 1

@@ -241,7 +241,8 @@ def test_rows_that_were_in_training_are_counted(toy_runs):
 
 
 def test_quick_validation_holds_out_some_problems_once(toy_runs, monkeypatch, validate):
-    fits, fit = [], Predictor.fit
+    fits = []
+    fit = Predictor.fit
     monkeypatch.setattr(Predictor, "fit", lambda self, X: fits.append(len(X)) or fit(self, X))
     quick = train_predictor(toy_runs, parameters=QUICK)
     assert len(fits) == 2

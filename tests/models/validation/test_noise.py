@@ -14,7 +14,8 @@ def repeats(deviation, n=300, samples=16):
 
 
 def test_noise_floor_is_error_of_perfect_prediction():
-    deviation, samples = 0.04, 16
+    deviation = 0.04
+    samples = 16
     # A median of n normal samples errs by 1.2533 deviation / sqrt(n), 0.798 of that on average.
     expected = 0.798 * 1.2533 * deviation / np.sqrt(samples)
     assert noise_floor(repeats(deviation, 3000, samples)) == pytest.approx(expected, rel=0.1)

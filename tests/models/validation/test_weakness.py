@@ -3,7 +3,7 @@
 import pytest
 
 from foretune.models.validation.cross_validation import Validation
-from foretune.models.validation.weakness import weakness_of
+from foretune.models.validation.weakness import best_baseline, weakness_of
 
 MODEL = {"mape": 0.10, "median_ape": 0.08}
 MEDIAN = {"mape": 3.0, "median_ape": 0.6}
@@ -43,3 +43,18 @@ def test_every_target_is_judged():
     weak = {"xgboost": MODEL, "median": MODEL}
     validation = Validation({"time_ms": {"grouped": weak}, "power_w": {"grouped": weak}})
     assert validation.weakness.count("is useless") == 2
+
+
+def test_best_baseline_has_the_smallest_known_error():
+    scores = {
+        "xgboost": {"mape": 0.01},
+        "roofline": {"mape": float("nan")},
+        "nearest row": {"mape": 0.3},
+        "median": {"mape": 0.5},
+    }
+    assert best_baseline(scores) == "nearest row"
+
+
+@pytest.mark.parametrize("baselines", [{}, {"roofline": {"mape": float("nan")}}])
+def test_best_baseline_without_errors_is_none(baselines):
+    assert best_baseline({"xgboost": MODEL, **baselines}) is None

@@ -19,7 +19,8 @@ from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.engine.stage_times import StageTimes, StepLoad
 
-DEEPSEEK, GLM = "deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5"
+DEEPSEEK = "deepseek-ai/DeepSeek-V3.2"
+GLM = "zai-org/GLM-5"
 FORMATS = Formats("fp8_block", kv="fp8")
 PER_TOKEN_MS = 0.001
 
@@ -60,7 +61,8 @@ def test_attention_modules_decode_work_by_hand():
     cost = decode.cost(problem, {"gemm_format": "fp8_block", "kv_format": "fp8"})
     weights = 7168 * (1536 + 512 + 64 + 128) + 1536 * (16 * 192 + 128 * 64)
     weights += 16 * 256 * 512 + 16 * 128 * 7168
-    scores, products = 128 * 64 * 3000, 16 * (128 + 64 + 128) * 2048
+    scores = 128 * 64 * 3000
+    products = 16 * (128 + 64 + 128) * 2048
     assert cost.flops == pytest.approx(2 * 2 * (weights + scores + products))
     assert cost.bytes_moved > weights + 2 * 2048 * 576
     assert cost.dtype == "fp8"
@@ -132,7 +134,8 @@ def test_attention_modules_count_only_where_measured(tables):
 
 def test_stages_and_whole_steps_agree(tables):
     clock = StepTimer(OperatorTimer(find_system("h200_sxm").device, tables, "h200_sxm", "sglang"))
-    model, layout = describe_model(GLM), Layout(8)
+    model = describe_model(GLM)
+    layout = Layout(8)
     stages = StageTimes(model, layout, FORMATS, clock, 8192, 8192, 64)
     ((decode, _),) = stages(StepLoad(16, 16 * 511.0))
     whole = clock.times([Step(model, layout, FORMATS, Part(16, 1, 511, "decode"))])["total"].iloc[0]

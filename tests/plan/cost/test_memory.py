@@ -33,8 +33,12 @@ from foretune.plan.describe.formats import describe_formats
 from foretune.plan.describe.layout import legal_layouts
 from foretune.plan.serve.deployments.deployment import Deployment
 
-ATTENTION, KEY_VALUE, MLP, EXPERT = 2 * 64 * 64, 2 * 64 * 32, 3 * 64 * 128, 3 * 64 * 32
-NORMS, TABLE = 5 * 64, 100 * 64
+ATTENTION = 2 * 64 * 64
+KEY_VALUE = 2 * 64 * 32
+MLP = 3 * 64 * 128
+EXPERT = 3 * 64 * 32
+NORMS = 5 * 64
+TABLE = 100 * 64
 
 
 def test_weights(small):
@@ -99,7 +103,8 @@ def test_weights_of_latent_attention(small):
 def test_trtllm_gives_layers_with_a_window_room_for_all_tokens(small):
     """Each kind of layer keeps its own heads."""
     mixed = replace(small, sliding_window=4, windowed_layers=1, windowed=Heads(8, 4, 8, 8))
-    h100, load = find_system("h100_sxm"), Workload(60, 40)
+    h100 = find_system("h100_sxm")
+    load = Workload(60, 40)
     seen = {
         engine: Deployment(mixed, h100, engine, Layout(), Formats(), load, 1).loaded_model
         for engine in ("vllm", "trtllm")
@@ -165,7 +170,8 @@ def test_activations(small, sparse):
     assert activation_bytes(small, Layout(2), 10, 30) == sampling + STEP_BYTES
     # Two pairs with experts per token: gate and up, and outputs or products.
     wide = replace(sparse, moe_intermediate=256)
-    shared, buffers = 2 * 10 * (128 + 3 * 256), 2 * 10 * 2 * (2 * 256 + 256)
+    shared = 2 * 10 * (128 + 3 * 256)
+    buffers = 2 * 10 * 2 * (2 * 256 + 256)
     assert activation_bytes(wide, Layout(), 10, 0) == shared + buffers + STEP_BYTES
 
 
@@ -187,7 +193,8 @@ def test_attention_groups_share_requests(sparse):
 
 
 def test_max_requests_too_large_model_is_zero():
-    model, h100 = describe_model("meta-llama/Meta-Llama-3.1-70B"), find_system("h100_sxm")
+    model = describe_model("meta-llama/Meta-Llama-3.1-70B")
+    h100 = find_system("h100_sxm")
     long = Workload(1024, 1024)
     assert max_requests(model, Layout(), Formats(), long, h100.memory_gib) == 0
     assert max_requests(model, Layout(4), Formats(), long, h100.memory_gib) > 0

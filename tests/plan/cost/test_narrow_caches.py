@@ -72,7 +72,8 @@ def test_narrow_cache_gains_what_its_bytes_allow(times, kind):
 
 
 def test_narrow_cache_makes_step_a_guess():
-    model, system = describe_model("meta-llama/Llama-3.1-8B"), find_system("h100_sxm")
+    model = describe_model("meta-llama/Llama-3.1-8B")
+    system = find_system("h100_sxm")
     steps = [
         Step(model, Layout(), Formats(kv=kind), Part(64, 1, 8192, "decode"))
         for kind in ("fp8", "nvfp4")

@@ -15,7 +15,8 @@ from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer
 
 FORM = PowerModel(compute=0.6, compute_exponent=2.0, memory=0.4, memory_exponent=1.0)
-H200, H100 = find_system("h200_sxm"), find_system("h100_sxm")
+H200 = find_system("h200_sxm")
+H100 = find_system("h100_sxm")
 SHARES = st.floats(0.0, 1.5)
 
 
@@ -68,7 +69,8 @@ def test_watts_follow_from_the_roofline_and_the_limit():
 def test_operator_power_takes_nearest_measured_gpus():
     other = PowerModel(compute=0.1, compute_exponent=1.0, memory=0.1, memory_exponent=1.0)
     forms = {"gemm": {"h200_sxm": FORM, "b200_sxm": other}}
-    rows, ms = pd.DataFrame([product(1000, 1000, 1000)]), np.array([8e-3])
+    rows = pd.DataFrame([product(1000, 1000, 1000)])
+    ms = np.array([8e-3])
 
     def shares(architecture: str, system: str) -> float:
         return float(OperatorPower(gpu(architecture), system, forms).watts(rows, ms).watts[0]) / 500

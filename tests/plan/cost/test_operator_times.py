@@ -10,7 +10,8 @@ from foretune.device import find_device
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.cost.times import OperatorTimer
 
-H100, H200 = find_device("NVIDIA H100 80GB HBM3"), find_device("NVIDIA H200")
+H100 = find_device("NVIDIA H100 80GB HBM3")
+H200 = find_device("NVIDIA H200")
 
 
 def gemm_table(kind: str, slower: float = 1.0) -> pd.DataFrame:

@@ -53,7 +53,8 @@ def write_own(folder: Path, device: Device, ms: float = 0.7, status: Status = St
         for n in (*SIZES, 8192):
             for k in SIZES:
                 ok = status is Status.OK
-                problem, config = Problem(M=1, N=n, K=k), Configuration(format="bf16")
+                problem = Problem(M=1, N=n, K=k)
+                config = Configuration(format="bf16")
                 found = Measurement("gemm", problem, config, device.name, status)
                 time = {"time_ms": ms} if ok else {"error": "no"}
                 log.append(Measurement(**{**vars(found), **time}))
@@ -73,7 +74,8 @@ def test_own_measurements_come_first_and_engines_answer_the_rest(tmp_path, engin
     own = write_own(tmp_path / "own", H100)
     both = OperatorTimer(H100, OperatorTables(own, engines), "h100_sxm", "vllm")
     package = OperatorTimer(H100, OperatorTables(engines), "h100_sxm", "vllm")
-    answer, theirs = ask(both, product(1), product(4096)), ask(package, product(1), product(4096))
+    answer = ask(both, product(1), product(4096))
+    theirs = ask(package, product(1), product(4096))
     assert answer["ms"][0] == pytest.approx(0.7)
     assert theirs["ms"][0] < 0.1
     assert answer["ms"][1] == pytest.approx(theirs["ms"][1])
@@ -111,7 +113,8 @@ def test_own_tables_unknown_device_borrows_missing_operators(tmp_path, engines, 
 
 def test_own_tables_interrupted_collection_is_read(tmp_path):
     log = RunLog(tmp_path / OPERATORS_FILE, MINE)
-    problem, config = Problem(M=1, N=8, K=8), Configuration(format="bf16")
+    problem = Problem(M=1, N=8, K=8)
+    config = Configuration(format="bf16")
     log.append(Measurement("gemm", problem, config, MINE.name, Status.OK, 1.0))
     tables = OperatorTables(tmp_path)
     assert len(tables.rows("gemm", MINE.name, "")) == 1

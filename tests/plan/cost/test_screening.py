@@ -66,7 +66,8 @@ def test_copies_are_found_and_the_smaller_table_goes():
 
 
 def test_screening_format_far_slower_than_16_bits_takes_their_time():
-    wide, ms = [1.0, 1.0, 0.001, np.nan], [0.6, 50.0, 0.016, 50.0]
+    wide = [1.0, 1.0, 0.001, np.nan]
+    ms = [0.6, 50.0, 0.016, 50.0]
     sizes = {"M": [1, 2, 3, 4], "K": 8}
     bf16 = pd.DataFrame({**sizes, "time_ms": wide, "format": "bf16"}).dropna()
     rows = pd.concat([bf16, pd.DataFrame({**sizes, "time_ms": ms, "format": "fp8_block"})])

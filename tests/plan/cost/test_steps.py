@@ -20,7 +20,8 @@ def decode(model, batch: int = 4) -> Step:
 
 
 def test_energy_is_power_times_time(small):
-    step, times = decode(small), clock("h200_sxm")
+    step = decode(small)
+    times = clock("h200_sxm")
     operators = step.operators()
     table = operator_table(operators)
     ms = times.times(table).ms

@@ -8,8 +8,8 @@ import pytest
 from foretune.device import find_device
 from foretune.errors import UnknownName, UsageError
 from foretune.plan import find_system
-from foretune.plan.describe.any_system import split_count
 from foretune.plan.describe.catalog import resolve_system
+from foretune.plan.describe.machine_names import split_count
 from foretune.plan.describe.system import NETWORK_GBPS, PCIE_GBPS
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "my-box.toml"
@@ -63,6 +63,10 @@ def test_resolve_system_with_a_number_of_gpus():
         ("nvidia 3080 Ti", "NVIDIA GeForce RTX 3080 Ti"),
         ("2x A6000", "NVIDIA RTX A6000"),
         ("W7900", "AMD Radeon PRO W7900"),
+        ("6000 Ada", "NVIDIA RTX 6000 Ada Generation"),
+        ("7900 XTX", "AMD Radeon RX 7900 XTX"),
+        ("2x 9070XT", "AMD Radeon RX 9070 XT"),
+        ("Max 1550", "Intel Data Center GPU Max 1550"),
         ("HGX B300", "NVIDIA B300 SXM6 AC"),
         ("GB200 NVL72", "NVIDIA GB200"),
         ("DGX Spark", "NVIDIA GB10"),

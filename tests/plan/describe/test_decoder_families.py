@@ -303,7 +303,7 @@ def test_defaults_of_all_families_of_transformers():
             if ours.parameters() != pytest.approx(count, rel=0.05):
                 wrong[family] = ours.parameters() / count
     assert not wrong
-    assert read >= 136
+    assert read >= 135
 
 
 LLAMA = {

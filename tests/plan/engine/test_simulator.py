@@ -107,7 +107,8 @@ def test_simulate_requests_in_flight_next_arrives_when_one_ends():
 
 def test_simulate_requests_random_arrivals_are_md1_queue():
     """One request at a time, of equal length, is M/D/1: Pollaczek and Khinchine know its wait."""
-    per_s, service_ms = 600.0, 1.0
+    per_s = 600.0
+    service_ms = 1.0
     requests = Requests.poisson(per_s, 40_000, 10, 1)
     table = simulate_requests(requests, scheduler(batch=1), stages(step_ms=service_ms))
     load = per_s * service_ms / 1e3

@@ -21,7 +21,8 @@ def clock():
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("batch", "new", "context"), [(64, 1, 1023), (48, 1, 1500), (4, 1024, 0)])
 def test_stage_times_add_up_to_step(clock, name, batch, new, context):
-    model, layout = describe_model(name), Layout(8, moe_ep=8)
+    model = describe_model(name)
+    layout = Layout(8, moe_ep=8)
     layout = layout if model.is_moe else Layout(8)
     times = StageTimes(model, layout, FORMATS, clock, 8192, 4096, 256)
     phase = "decode" if new == 1 else "prefill"
@@ -47,5 +48,6 @@ def test_stage_times_follow_layers_and_last_has_head(clock):
 def test_stage_times_padding_costs_no_attention(clock):
     model = describe_model(MODELS[0])
     times = StageTimes(model, Layout(), FORMATS, clock, 8192, 4096, 512)
-    bare, padded = times(StepLoad(200, 2e5))[0].ms, times(StepLoad(200, 2e5), 56)[0].ms
+    bare = times(StepLoad(200, 2e5))[0].ms
+    padded = times(StepLoad(200, 2e5), 56)[0].ms
     assert bare < padded < times(StepLoad(256, 2.56e5))[0].ms

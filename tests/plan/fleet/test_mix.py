@@ -79,7 +79,8 @@ def serves(kinds, per_s, counts):
 def test_cheapest_fleet_by_hand(kind):
     # Short requests are cheap on the small one, 1 USD for 10/s; long ones on the large one, 1/s for
     # 4 USD. All on large ones: 20/20 + 2/1 = 3 of them, 12 USD; small ones cannot serve long ones.
-    small, large = kind("small", 1.0, (10.0, 0.0)), kind("large", 4.0, (20.0, 1.0))
+    small = kind("small", 1.0, (10.0, 0.0))
+    large = kind("large", 4.0, (20.0, 1.0))
     fleet = cheapest_fleet([small, large], [20.0, 2.0])
     assert [(s.kind.system, s.count, s.served) for s in fleet.shares] == [
         ("large", 2, (0.0, 1.0)),
@@ -92,7 +93,8 @@ def test_cheapest_fleet_by_hand(kind):
 
 def test_cheapest_fleet_may_split_demand(kind):
     # 25/s: two small ones (20/s) and the idle half of what serves the long requests.
-    small, large = kind("small", 1.0, (10.0, 0.0)), kind("large", 4.0, (20.0, 1.0))
+    small = kind("small", 1.0, (10.0, 0.0))
+    large = kind("large", 4.0, (20.0, 1.0))
     fleet = cheapest_fleet([small, large], [25.0, 0.5])
     assert fleet.usd_per_hour == 6.0
     by = {share.kind.system: share for share in fleet.shares}
@@ -103,7 +105,8 @@ def test_cheapest_fleet_may_split_demand(kind):
 
 
 def test_fewer_gpus_than_the_cheapest_takes(kind):
-    small, large = kind("small", 1.0, (10.0,)), kind("large", 4.0, (20.0,))
+    small = kind("small", 1.0, (10.0,))
+    large = kind("large", 4.0, (20.0,))
     assert cheapest_fleet([small, large], [30.0]).usd_per_hour == 3.0
     fleet = cheapest_fleet([small, large], [30.0], Limits({"small": 2}))
     assert fleet.gpus == {"large": 1, "small": 1}
@@ -115,7 +118,8 @@ def test_fewer_gpus_than_the_cheapest_takes(kind):
 
 def test_power_is_a_limit(kind):
     # Three small ones of 500 W are cheapest; 1.2 kW leave one large one of 900 W and nothing else.
-    small, large = kind("small", 1.0, (10.0,)), kind("large", 4.0, (30.0,), watts=900.0)
+    small = kind("small", 1.0, (10.0,))
+    large = kind("large", 4.0, (30.0,), watts=900.0)
     assert cheapest_fleet([small, large], [30.0]).gpus == {"small": 3}
     assert cheapest_fleet([small, large], [30.0], Limits(power_w=1200.0)).gpus == {"large": 1}
     assert single_fleets([small, large], [30.0], Limits(power_w=1200.0)).keys() == {"large"}
@@ -181,7 +185,9 @@ def test_types_left_out_make_no_difference(market):
 
 
 def test_pareto_instances_leaves_out_dominated_types(kind):
-    one, two = kind("a", 1.0, (2.0, 1.0)), kind("a", 2.0, (4.0, 2.0), gpus=2)
-    better, elsewhere = kind("a", 2.0, (4.0, 2.5), gpus=2), kind("b", 9.0, (1.0, 0.5))
+    one = kind("a", 1.0, (2.0, 1.0))
+    two = kind("a", 2.0, (4.0, 2.0), gpus=2)
+    better = kind("a", 2.0, (4.0, 2.5), gpus=2)
+    elsewhere = kind("b", 9.0, (1.0, 0.5))
     assert pareto_instances([two, one]) == [one]
     assert set(pareto_instances([better, one, elsewhere])) == {one, better, elsewhere}

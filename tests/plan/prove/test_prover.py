@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from served_toys import toy_template
 
@@ -17,6 +18,7 @@ from foretune.plan.prove.server import ServerCommand, ServerProcess, free_port
 from foretune.plan.prove.setting import around
 from foretune.plan.prove.telling import brief_rows, sentences
 from foretune.plan.prove.trial_runner import TrialLimits, TrialRunner
+from foretune.search.searcher import Prior
 from foretune.tune.store.fallible import FallibleStore
 from foretune.tune.store.subject import Subject
 
@@ -211,3 +213,44 @@ def test_too_many_settings_are_refused(make_prover):
 def test_prover_load_is_closed_or_open():
     with pytest.raises(UsageError):
         replace(LOADS[0], rate=1.0)
+
+
+def test_prover_good_earlier_trials_do_not_replace_plans_own(make_prover):
+    """They leave nothing to gain, so the search ends at once."""
+    template = toy_template("--slots", "{requests}", "--step-ms", "20")
+    given = {"requests": [1, 8]}
+    earlier = make_prover(template, given, starts=2).prove()
+    settled = make_prover(template, given, starts=2)
+    settled.correct = lambda measurements: Prior(
+        np.zeros(2), log_spread=1e-9, p_valid=np.ones(2), foreign=True
+    )
+
+    proof = settled.prove()
+
+    assert proof.planned.config == earlier.planned.config
+    assert len(proof.trials) == 1
+    assert proof.search.reason in ("regret", "exhausted")
+
+
+def test_prover_winner_of_earlier_proof_is_named(make_prover):
+    template = toy_template("--slots", "{requests}", "--step-ms", "20")
+    given = {"requests": [1, 8]}
+    make_prover(template, given, starts=2).prove()
+    again = make_prover(template, given, starts=2)
+
+    proof = again.prove()
+
+    assert proof.best is None
+    assert proof.best_config["requests"] == 8
+    assert "best: requests=8, by an earlier proof; not verified" in "\n".join(
+        sentences(proof, again.settings)
+    )
+    assert proof_to_json(proof, again.settings)["best"] == dict(proof.best_config)
+
+
+def test_prover_spent_seconds_end_search_after_plans_own(make_prover):
+    template = toy_template("--slots", "{requests}", "--step-ms", "20")
+    proof = make_prover(template, {"requests": [1, 8]}, starts=5, seconds=1e-3).prove()
+
+    assert len(proof.trials) == 1
+    assert proof.search.reason == "seconds"

@@ -27,7 +27,8 @@ def test_load_curve_one_request_at_a_time_is_mm1_queue():
 
 def test_load_curve_constant_latency_is_mmc_queue():
     """M/M/c: Erlang's C formula gives the mean number in flight."""
-    places, each_s = 4, 0.2
+    places = 4
+    each_s = 0.2
     load = curve([1, places], [100, 100], [10, 10]).at(15.0)
     offered = 15.0 * each_s
     busy = offered / places

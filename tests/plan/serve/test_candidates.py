@@ -18,7 +18,8 @@ from foretune.plan.serve.candidates import (
     two_pool_candidates,
 )
 
-DENSE, SPARSE = "meta-llama/Llama-3.1-70B", "Qwen/Qwen3-235B-A22B"
+DENSE = "meta-llama/Llama-3.1-70B"
+SPARSE = "Qwen/Qwen3-235B-A22B"
 LOAD = Workload(2048, 256)
 
 
@@ -52,7 +53,8 @@ def test_candidate_deployments_ranks_of_layer_span_whole_nodes():
 @pytest.mark.parametrize("model", [DENSE, SPARSE])
 def test_concurrencies_fit_memory_and_include_maximum(model):
     for candidate in found(model):
-        loads, one = concurrencies(candidate), candidate
+        loads = concurrencies(candidate)
+        one = candidate
         most = max_requests(one.model, one.layout, one.formats, LOAD, one.system.memory_gib)
         assert all(n <= most for n in loads)
         assert loads == sorted(set(loads))

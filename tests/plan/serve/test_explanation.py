@@ -24,7 +24,8 @@ from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.probability import MIN_PROBABILITY
 from foretune.plan.serve.explanation import format_number, notes, sentences
 
-MODEL, LOAD = "meta-llama/Llama-3.1-8B", Workload(1024, 128)
+MODEL = "meta-llama/Llama-3.1-8B"
+LOAD = Workload(1024, 128)
 
 
 TIMERS = StepTimerFactory(None)
@@ -64,7 +65,8 @@ def correction():
 
 def test_sentences_best_comes_first_with_figures():
     made = planned(requirements=Requirements(tpot_ms=30.0))
-    best, lines = made.best, sentences(made)
+    best = made.best
+    lines = sentences(made)
     assert lines[0].startswith(f"best: {best['formats']}, ")
     assert f"{best['tpot_ms']:.4g} ms per further token" in lines[1]
     assert f"{format_number(best['tokens_per_s_per_gpu'])} tokens/s per GPU" in lines[2]

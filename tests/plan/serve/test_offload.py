@@ -21,7 +21,8 @@ from foretune.plan.serve.plan_json import plan_to_json
 from foretune.plan.serve.report import write_plan_report
 from foretune.plan.serve.simulation import simulate
 
-H100, LOAD = find_system("h100_sxm"), Workload(2048, 256)
+H100 = find_system("h100_sxm")
+LOAD = Workload(2048, 256)
 LARGE = describe_model("meta-llama/Llama-3.1-70B")
 MODEL = describe_model("meta-llama/Llama-3.1-8B")
 CLOCKS = StepTimerFactory(None)
@@ -69,7 +70,8 @@ def test_plan_offload_makes_large_model_fit():
 
 
 def test_plan_zero_offload_changes_nothing():
-    plain, none = planned(MODEL), planned(MODEL, offload=Offload())
+    plain = planned(MODEL)
+    none = planned(MODEL, offload=Offload())
     pd.testing.assert_frame_equal(plain.candidates, none.candidates)
     some = planned(MODEL, offload=Offload(4)).candidates
     without = some[some["offload_gib"] == 0].reset_index(drop=True)
@@ -78,7 +80,8 @@ def test_plan_zero_offload_changes_nothing():
 
 
 def test_plan_offloaded_weights_leave_memory_for_requests():
-    here, there = deploy(), deploy(Offload(4))
+    here = deploy()
+    there = deploy(Offload(4))
     assert there.offloaded_weight_bytes == 4 * GIB
     each = 2304 * 32 * 8 * 2 * 128 * 2  # a request's keys and values
     assert there.max_requests - here.max_requests == pytest.approx(4 * GIB / each, abs=1)
@@ -153,7 +156,8 @@ def test_analytic_times_slow_link_limits_prefill():
 
 
 def test_report_names_data_in_host_memory(tmp_path):
-    load, offload = Workload(8192, 64, 6144), Offload(4, 20)
+    load = Workload(8192, 64, 6144)
+    offload = Offload(4, 20)
     request = PlanRequest(
         model=MODEL,
         systems=(H100,),
@@ -179,7 +183,8 @@ def told(offload, engine, load=LOAD, layout=None):
 
 
 def test_launch_offload_flags():
-    both, load = Offload(4, 20), Workload(8192, 256, 6144)
+    both = Offload(4, 20)
+    load = Workload(8192, 256, 6144)
     vllm, _ = told(both, "vllm", load, Layout(2))
     assert "--cpu-offload-gb 4 --kv-offloading-size 40 --kv-offloading-backend native" in vllm
     sglang, _ = told(both, "sglang", load)

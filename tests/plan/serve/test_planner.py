@@ -23,8 +23,10 @@ from foretune.plan.describe.layout import Speculation
 from foretune.plan.serve.arrivals import IDENTITY, LoadCurve
 from foretune.plan.serve.deployments.deployment_steps import prompt_ms
 from foretune.plan.serve.explanation import sentences
+from foretune.plan.serve.ranking import rank
 
-MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
+MODEL = "meta-llama/Llama-3.1-70B"
+SYSTEM = "h100_sxm"
 LOAD = Workload(2048, 256)
 
 
@@ -327,7 +329,8 @@ def with_guesses(made, guesses):
 
 def test_plan_extrapolated_best_has_best_measured_beside_it():
     made = planned(requirements=Requirements(tpot_ms=40.0))
-    table, per_s = made.candidates, "tokens_per_s_per_gpu"
+    table = made.candidates
+    per_s = "tokens_per_s_per_gpu"
     guessed = table[per_s] > 0.8 * table[table["keeps"]][per_s].max()
     extrapolated = with_guesses(made, guessed)
     assert extrapolated.best["number"] == made.best["number"]
@@ -354,3 +357,30 @@ def test_plan_rate_too_little_goodput_is_infeasible():
     none = made.candidates[late & (table["tpot_ms"] <= 25.0)]
     with pytest.raises(UsageError, match=r"at this rate, at most \d\d % of the requests"):
         _ = dataclasses.replace(made, candidates=none).best
+
+
+def test_plan_without_best_has_headline():
+    """Printing and hashing need it."""
+    unpriced = dataclasses.replace(find_system(SYSTEM), price_per_hour=None)
+    made = planned(systems=[unpriced], requirements=Requirements(goal="cost"))
+
+    assert "candidates are feasible, none is best: these systems have no known price" in repr(made)
+    assert hash(made) == hash(made)
+    with pytest.raises(UsageError, match="no known price"):
+        _ = made.best
+
+
+def test_plan_goodput_with_rate_is_unknown():
+    made = planned(rate=1.0)
+
+    assert np.isnan(made.goodput)
+
+
+def test_rank_leaves_its_input_alone():
+    made = planned()
+    predicted = made.candidates.drop(columns=["number", "good", "sure", "keeps", "pareto"])
+    columns = list(predicted)
+
+    rank(predicted, made.request, corrected=False)
+
+    assert list(predicted) == columns

@@ -31,7 +31,9 @@ UNFUSED = {"sequence": 2048, "attention": "unfused"}
 
 
 def test_models_like_gpt_3_have_twelve_squares_per_layer(gpt_22b):
-    h, layers, vocab = 6144, 48, 51200
+    h = 6144
+    layers = 48
+    vocab = 51200
     norms = (2 * layers + 1) * h
     assert gpt_22b.parameters() == 12 * layers * h * h + vocab * h + norms
 
@@ -73,7 +75,8 @@ def test_activations_of_the_first_stage_as_published(gpt_22b, gpt_175b):
 
 
 def test_activations_of_a_modern_layer(small, sparse):
-    task, recipe = TrainingTask(1, 10), Recipe()
+    task = TrainingTask(1, 10)
+    recipe = Recipe()
     # Two norms' inputs and outputs; queries, keys, values and outcome; gate, up and their product;
     # and per head and token a maximum and a sum.
     attention = 2 * (64 + 32 + 32 + 64)
@@ -111,7 +114,8 @@ def test_states_are_eighteen_bytes_per_parameter(small):
 
 
 def test_replicas_split_what_the_stage_of_zero_says(small):
-    task, count = TrainingTask(4, 16), small.parameters()
+    task = TrainingTask(4, 16)
+    count = small.parameters()
     layout = TrainingLayout(dp=4)
     for stage, expected in enumerate(
         [(2, 4, 12), (2, 4, 12 / 4), (2, 4 / 4, 12 / 4), (2 / 4, 4 / 4, 12 / 4)]
@@ -151,7 +155,8 @@ def test_parameters_of_stages(small):
 
 
 def test_micro_batches_in_flight():
-    plain, chunked = TrainingLayout(pp=4), TrainingLayout(pp=4, chunks=2)
+    plain = TrainingLayout(pp=4)
+    chunked = TrainingLayout(pp=4, chunks=2)
     assert [micro_batches_in_flight(plain, stage, 8) for stage in range(4)] == [4, 3, 2, 1]
     assert micro_batches_in_flight(plain, 0, 2) == 2
     assert micro_batches_in_flight(chunked, 0, 8) == 4 + 3 / 2
@@ -211,7 +216,8 @@ def test_ranks_hold_the_model_between_them(case):
 def test_memory_fullest_stage_may_be_in_the_middle():
     """61 layers on 32 stages: the last and the first two have one, the others two."""
     model = describe_model("deepseek-ai/DeepSeek-V3")
-    task, layout = TrainingTask(2048, 4096), TrainingLayout(tp=2, pp=32, dp=8, ep=2)
+    task = TrainingTask(2048, 4096)
+    layout = TrainingLayout(tp=2, pp=32, dp=8, ep=2)
     layers = stage_layers(model, layout)
     assert layers == [1, 1, *[2] * 29, 1]
     assert fullest_stage(model, layout) == 2

@@ -12,7 +12,8 @@ from foretune.plan.train.recipe import TrainingTask
 from foretune.plan.train.training_memory import USABLE_SHARE
 from foretune.plan.train.training_planner import STEP_PARTS, plan_training
 
-MODEL, H100 = "Qwen/Qwen3-32B", find_system("h100_sxm")
+MODEL = "Qwen/Qwen3-32B"
+H100 = find_system("h100_sxm")
 TASK = TrainingTask(128, 4096)
 
 
@@ -45,7 +46,8 @@ def test_days_and_cost():
 
 def test_more_memory_is_never_infeasible_or_slower():
     large = dataclasses.replace(H100, memory_gib=2 * H100.memory_gib)
-    small, more = planned(), planned(system=large)
+    small = planned()
+    more = planned(system=large)
     assert len(more.candidates) >= len(small.candidates)
     assert more.best["step_ms"] <= small.best["step_ms"]
 
@@ -72,7 +74,8 @@ def test_plan_training_offload_limit():
 
 
 def test_eight_bits_are_faster_where_they_are_multiplied():
-    wide, narrow = planned(), planned(task=dataclasses.replace(TASK, precision="fp8"))
+    wide = planned()
+    narrow = planned(task=dataclasses.replace(TASK, precision="fp8"))
     assert narrow.best["step_ms"] < wide.best["step_ms"]
     with pytest.raises(UsageError, match="a100_sxm has no fp8 units: train in bf16"):
         planned(task=dataclasses.replace(TASK, precision="fp8"), system=find_system("a100_sxm"))

@@ -61,7 +61,8 @@ def test_weights_gradients_fill_the_bubble():
 
 
 def test_zero_bubble_is_faster_and_nothing_else():
-    model, task = describe_model("meta-llama/Meta-Llama-3.1-70B"), TrainingTask(32, 4096)
+    model = describe_model("meta-llama/Meta-Llama-3.1-70B")
+    task = TrainingTask(32, 4096)
     layouts = [TrainingLayout(tp=8, pp=8, zero_bubble=n) for n in (0, 1, 2)]
     table = steps(model, [Recipe(layout) for layout in layouts], task)
     assert list(table["bubble_ms"].rank()) == [3, 2, 1]
@@ -97,7 +98,11 @@ def test_step_slow_stage_sets_pace():
 
 def test_operations_as_published(gpt_175b):
     """Narayanan et al., equation 2, divided by 4/3: nothing is computed again."""
-    task, h, layers, s, vocab = TrainingTask(8, 2048), 12288, 96, 2048, 51200
+    task = TrainingTask(8, 2048)
+    h = 12288
+    layers = 96
+    s = 2048
+    vocab = 51200
     again = 96 * 8 * s * layers * h * h * (1 + s / (6 * h) + vocab / (16 * layers * h))
     head = 6 * 8 * s * h * vocab
     norms = 6 * 8 * s * (2 * layers + 1) * h  # counted as weights, and next to nothing
@@ -144,7 +149,8 @@ def test_unfused_attention_computes_all_scores(gpt_22b):
 
 
 def test_pieces_of_sequences_share_the_scores():
-    model, task = describe_model("Qwen/Qwen3-8B"), TrainingTask(1, 16384)
+    model = describe_model("Qwen/Qwen3-8B")
+    task = TrainingTask(1, 16384)
     whole, piece = (
         {op.name: op for op in micro_batch_operators(model, recipe, task).forward}
         for recipe in (Recipe(), Recipe(TrainingLayout(cp=4)))
@@ -250,7 +256,8 @@ def test_offload_waits_for_the_host(small):
 
 def test_step_host_updates_its_optimizer_state():
     """Adam's 34 bytes at 51.2 GB/s, weights back meanwhile; gradients hide behind a long pass."""
-    own, system = 3e9, H100
+    own = 3e9
+    system = H100
     recipe = Recipe(offload=True)
     update = 3e9 * 34 / (0.8 * 51.2e6)
     assert _optimizer_ms(system, recipe, own, 1e6) == pytest.approx(update)

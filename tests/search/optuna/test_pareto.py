@@ -132,7 +132,8 @@ def test_pareto_front_is_not_dominated():
 
 
 def test_pareto_searcher_beats_random():
-    budget, seeds = 30, range(3)
+    budget = 30
+    seeds = range(3)
     found = {
         name: np.mean([volume(search(make(seed), budget)) for seed in seeds])
         for name, make in {

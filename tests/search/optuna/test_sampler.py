@@ -53,7 +53,8 @@ def test_sampler_space_of_more_than_64_bits():
 
 def bowl(trial):
     """Zero at (0.3, -0.6)."""
-    x, y = trial.suggest_float("x", -1, 1), trial.suggest_float("y", -1, 1)
+    x = trial.suggest_float("x", -1, 1)
+    y = trial.suggest_float("y", -1, 1)
     return (x - 0.3) ** 2 + (y + 0.6) ** 2
 
 
@@ -190,7 +191,8 @@ def test_sampler_infinite_values_are_failures():
 
 def test_sampler_repeats_only_in_an_exhausted_space():
     def objective(trial):
-        a, b = trial.suggest_int("a", 0, 3), trial.suggest_categorical("b", [None, "x", 2])
+        a = trial.suggest_int("a", 0, 3)
+        b = trial.suggest_categorical("b", [None, "x", 2])
         trial.suggest_float("one", 1.5, 1.5)
         return a + (b == "x")
 
@@ -295,7 +297,8 @@ def test_sampler_with_pruners(pruner):
 
 def test_sampler_several_objectives():
     def objective(trial):
-        x, y = trial.suggest_float("x", 0, 1), trial.suggest_float("y", 0, 1)
+        x = trial.suggest_float("x", 0, 1)
+        y = trial.suggest_float("y", 0, 1)
         return x + y**2, 1 - x + y**2
 
     study = run(objective, 30, directions=["minimize", "minimize"])
@@ -321,7 +324,8 @@ SPACE = {
 
 
 def test_dimensions_rows_are_configurations():
-    dimensions, rng = Dimensions(SPACE), np.random.default_rng(0)
+    dimensions = Dimensions(SPACE)
+    rng = np.random.default_rng(0)
     rows = dimensions.random(200, rng)
     rows = np.vstack([rows, dimensions.neighbors(rows[:3], 200, rng)])
     assert np.array_equal(dimensions.from_cube(dimensions.to_cube(rows)), rows)
@@ -345,7 +349,8 @@ def test_dimensions_order_numeric_choices():
 
 
 def test_dimensions_neighbors_differ():
-    dimensions, rng = Dimensions(SPACE), np.random.default_rng(0)
+    dimensions = Dimensions(SPACE)
+    rng = np.random.default_rng(0)
     row = dimensions.random(1, rng)
     near = dimensions.neighbors(row, 500, rng) != row
     assert near.any(axis=0).all()

@@ -97,14 +97,17 @@ def test_policy_same_seed_same_training():
             [UNSEEN], schedule=TrainingSchedule(updates=5), seed=seed
         ).agent.network.state_dict()
 
-    one, again, other = train(1), train(1), train(2)
+    one = train(1)
+    again = train(1)
+    other = train(2)
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert not all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_training_leaves_torch_as_it_was():
     torch.manual_seed(3)
-    expected, threads = torch.rand(1), torch.get_num_threads()
+    expected = torch.rand(1)
+    threads = torch.get_num_threads()
     torch.manual_seed(3)
     Policy.train([UNSEEN], schedule=TrainingSchedule(updates=2))
     assert torch.equal(torch.rand(1), expected)
@@ -154,7 +157,8 @@ def test_policy_without_torch_names_extra(monkeypatch):
 
 
 def test_predictions_are_the_reward():
-    toy, problems = Toy(), Toy().training_problems(6)
+    toy = Toy()
+    problems = Toy().training_problems(6)
     plan = plan_configurations(toy, problems, 20, 0)
     rows = [m for p, configs in plan.items() for m in FakeRunner().run(toy, p, configs)]
     predictor = Predictor(targets=("time_ms",), kernel=toy).fit(from_measurements(rows, DEVICE))

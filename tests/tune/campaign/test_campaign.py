@@ -1,5 +1,6 @@
 """Campaigns, with MLflow for real: what is tracked, what survives a kill, what is refused."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -7,15 +8,17 @@ import sys
 
 import mlflow
 import pytest
-from toy_kernel import DEVICE, FakeRunner, Toy
+from toy_kernel import DEVICE, FakeRunner, Toy, config
 
 from foretune import registry
+from foretune.collect.collection import FEWEST_PROBLEMS
 from foretune.datasets import read_runs
 from foretune.errors import OutputError, ProblemError, TrackingError, UnknownName, UsageError
 from foretune.models import Predictor
 from foretune.registry import get_kernel
+from foretune.space import SearchSpace
 from foretune.tune.campaign.campaign import Preset, run_campaign
-from foretune.tune.campaign.finished import notify_observers
+from foretune.tune.campaign.finished import load_campaign, notify_observers
 from foretune.tune.campaign.observer import CampaignObserver
 
 TINY = Preset(
@@ -231,6 +234,44 @@ class Said:
 
     def say(self, text):
         self.lines.append(text)
+
+
+def test_finished_campaign_of_unregistered_kernel_keeps_its_cost_model(place):
+    """Kernels made of functions have knobs, and are not registered under their names."""
+    (place / "knobbed.py").write_text(
+        "from toy_kernel import Toy\n\n\n"
+        "class Knobbed(Toy):\n    name = 'knobbed'\n    knobs = ('work',)\n"
+    )
+    done = campaign(get_kernel("knobbed.py:Knobbed"), FakeRunner(), TINY, observers=[])
+
+    again = load_campaign(done.folder).campaign
+
+    kernel = again.training.predictor.kernel
+    assert kernel.name == "knobbed"
+    assert again.training.predictor.features_.columns_ == done.training.predictor.features_.columns_
+
+
+def test_campaign_without_time_counts_configurations_that_exist(place):
+    class Few(Toy):
+        """Five configurations, where the preset asks for ten."""
+
+        def space(self, problem):
+            return SearchSpace.from_configs(config(work=work) for work in (1, 2, 4, 8, 16))
+
+        def default(self, problem):
+            return config(work=4)
+
+    hurried = dataclasses.replace(
+        TINY, train_problems=FEWEST_PROBLEMS + 3, guided_configs=0, profile_s=1e-9
+    )
+    said = Said()
+    campaign(Few(), FakeRunner(), hurried, observers=[], progress=said)
+
+    n_profiled = 5 * FEWEST_PROBLEMS
+    n_planned = 5 * hurried.train_problems
+    assert any(
+        f"profiled {n_profiled} of {n_planned} configurations" in line for line in said.lines
+    )
 
 
 class TestWithoutMlflow:

@@ -98,7 +98,8 @@ def test_flashinfer_times_all_if_foretune_fails(tool, monkeypatch, method):
 
 
 def test_flashinfer_store_keeps_times(tool, tmp_path):
-    alone, store = tool.tune(), tmp_path / "store.db"
+    alone = tool.tune()
+    store = tmp_path / "store.db"
     undo = patch_flashinfer(budget=4, store=store)
     tool.tune()
     undo()

@@ -58,7 +58,8 @@ def matmul(**options):
 
 
 def test_helion_seeds_come_first_and_the_budget_holds(measured):
-    x, y = torch.randn(128, 128), torch.randn(128, 128)
+    x = torch.randn(128, 128)
+    y = torch.randn(128, 128)
     tuner = helion_autotuner(budget=7)
     kernel = matmul(autotuner_fn=tuner, autotune_seed_configs=[USERS])
     assert torch.allclose(kernel(x, y), x @ y, atol=1e-3)
@@ -69,7 +70,8 @@ def test_helion_seeds_come_first_and_the_budget_holds(measured):
 
 
 def test_helion_chooses_the_best_measured(measured):
-    x, y = torch.randn(128, 128), torch.randn(128, 128)
+    x = torch.randn(128, 128)
+    y = torch.randn(128, 128)
     kernel = matmul(autotuner_fn=helion_autotuner(budget=6, searcher="random"))
     chosen = kernel.bind((x, y)).autotune((x, y))
     assert distance(chosen) == min(map(distance, measured))

@@ -154,7 +154,8 @@ def test_import_vllm_with_other_parameter_names(b200, store, tmp_path):
 
 
 def test_export_vllm_renames_our_parameters(store, tmp_path):
-    layer, subject = FILES[B200], Subject("grouped", "a", "NVIDIA B200", "triton 3.9.0")
+    layer = FILES[B200]
+    subject = Subject("grouped", "a", "NVIDIA B200", "triton 3.9.0")
     ours = Configuration(BLOCK_M=64, BLOCK_N=128, BLOCK_K=32, GROUP_M=8, num_warps=8, num_stages=3)
     store.choose(subject, layer.problem(16), Choice(ours, 4, 0.0, "measured"))
     store.choose(subject, Problem(M="x", E=128, N=1024), Choice(ours, 4, 0.0, "measured"))
@@ -165,7 +166,8 @@ def test_export_vllm_renames_our_parameters(store, tmp_path):
 
 
 def test_export_vllm_takes_the_last_choice_of_a_problem(store, tmp_path):
-    subject, layer = Subject("fused_moe", "a", "NVIDIA B200", "triton 3.9.0"), FILES[B200]
+    subject = Subject("fused_moe", "a", "NVIDIA B200", "triton 3.9.0")
+    layer = FILES[B200]
     for second, m, special in ((2, 64, ""), (1, 32, "x:16")):
         at = f"2026-01-01T00:00:0{second}.000+00:00"  # clocks differ: the last one stored counts
         problem = Problem({**layer.problem(8), "specialized": special})

@@ -2,13 +2,16 @@
 
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from foretune.cli import main
-from foretune.errors import MeasurementError, UsageError
+from foretune.collect.power import PowerMeter
+from foretune.errors import MeasurementError, MeterUnavailable, UsageError
+from foretune.tune.gate import gate as gate_module
 from foretune.tune.gate.agent.output_data import to_data
 from foretune.tune.gate.environment import ROLES, Environment, EnvironmentContents
 from foretune.tune.gate.gate import GateOptions, _require_other_code, run_gate
@@ -62,6 +65,38 @@ def test_run_gate_slower_and_failing_head_is_red(folders):
     assert result.output_differences["bench_it.py::bench_work"].startswith("the output is 4")
     assert seen.count("bench_it.py::bench_work") == work.sessions
     assert len(result.to_frame()) == 2
+
+
+class SteadyMeter(PowerMeter):
+    """Meters a device that takes ten watts all the time."""
+
+    name = "steady"
+    device_kind = "cpu"
+
+    def unavailable_because(self):
+        return None
+
+    def start(self):
+        self.started_at = time.perf_counter()
+
+    def stop(self):
+        return 10.0 * (time.perf_counter() - self.started_at)
+
+
+def test_run_gate_energy_of_a_head_that_works_longer_is_higher(folders, monkeypatch):
+    monkeypatch.setattr(gate_module, "find_meter", lambda kind: SteadyMeter())
+    options = GateOptions(budget_s=1.0, looks={5: 1.0}, metrics=("energy",), only=("bench_work",))
+    (verdict,) = run_gate(*folders, options).verdicts
+    assert verdict.change > 1.0
+    assert "mJ" in verdict.values_text
+    # A call of the base takes some microseconds, at ten watts.
+    assert 1e-3 < verdict.base_value < 10.0
+
+
+def test_run_gate_energy_without_a_meter_is_refused(folders, monkeypatch):
+    monkeypatch.setattr(gate_module, "find_meter", lambda kind: None)
+    with pytest.raises(MeterUnavailable, match="needs a power meter"):
+        run_gate(*folders, GateOptions(metrics=("energy",)))
 
 
 def test_run_gate_no_benchmark_is_refused(folders):

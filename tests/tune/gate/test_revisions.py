@@ -63,7 +63,8 @@ def test_repository_unknown_revision_is_refused(repository):
 
 
 def test_repository_lists_commits_in_order(repository):
-    first, last = repository.commit_of("HEAD~1"), repository.commit_of("HEAD")
+    first = repository.commit_of("HEAD~1")
+    last = repository.commit_of("HEAD")
     assert repository.commits_between(first, last) == [last]
 
 

@@ -65,6 +65,18 @@ def test_exit_code_follows_verdicts(words, code, strict_code):
     assert (result.exit_code(), result.exit_code(strict=True)) == (code, strict_code)
 
 
+@pytest.mark.parametrize(
+    ("words", "color"),
+    [
+        (["same", "cannot tell"], "green"),
+        (["cannot tell", "not compared"], "undecided"),
+        (["cannot tell", "slower"], "red"),
+    ],
+)
+def test_gate_headline_color(words, color):
+    assert result_of(*map(verdict, words)).headline.startswith(f"{color}: ")
+
+
 def test_exit_code_other_outputs_are_red():
     assert result_of(verdict("same"), output_differences={"b": "it is 2"}).exit_code() == 1
 

@@ -122,3 +122,12 @@ def test_case_failing_in_base_is_not_compared():
     for _ in range(2):
         case.add(Rounds({}, {HEAD: "gone", BASE: "gone"}), took_s=1.0)
     assert case.word == "not compared"
+
+
+def test_case_estimate_is_no_result():
+    case = filled(0.05, 0.001, np.random.default_rng(0))
+    case.estimate(0.001)
+    assert case.needed_sessions(RELEVANT) > 0
+    for _ in range(2):
+        case.add(Rounds({}, {HEAD: "it hangs"}), took_s=1.0)
+    assert (case.word, case.comparison) == ("fails", None)

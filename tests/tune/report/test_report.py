@@ -269,6 +269,22 @@ def test_pareto_front_holds_those_nobody_beats():
     assert list(zip(front.x, front.y, strict=True)) == [(1.0, 9.0), (2.0, 5.0)]
 
 
+def shown_commands(tmp_path, store):
+    return written(tmp_path, [result()], store=store).partition("Use it, or do it again")[2]
+
+
+def test_report_names_the_store_of_the_choices(tmp_path):
+    assert "<code>foretune store matmul</code>" in shown_commands(tmp_path, "")
+    of_another = shown_commands(tmp_path, "my store.db")
+    assert "foretune --store &#39;my store.db&#39; store matmul" in of_another
+
+
+def test_report_without_a_store_does_not_point_to_one(tmp_path):
+    text = shown_commands(tmp_path, None)
+    assert "were not stored" in text
+    assert "foretune store" not in text
+
+
 def test_report_without_held_out_rows_or_parameters(tmp_path):
     full = report_data([result()])
     page = Page(

@@ -128,7 +128,8 @@ def test_measurements_torn_page_costs_only_its_rows(sound):
     """A page of rows is unreadable; the index, which lists the rows, is not."""
     raw = sqlite3.connect(sound)
     page_size = raw.execute("PRAGMA page_size").fetchone()[0]
-    table, first = "foretune_measurements", "SELECT rootpage FROM sqlite_master WHERE name = ?"
+    table = "foretune_measurements"
+    first = "SELECT rootpage FROM sqlite_master WHERE name = ?"
     root = raw.execute(first, (table,)).fetchone()[0]
     raw.close()
     content = bytearray(sound.read_bytes())

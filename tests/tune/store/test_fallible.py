@@ -12,6 +12,7 @@ from foretune.objective import ConstrainedObjective, Objective
 from foretune.tune.store import Store
 from foretune.tune.store import fallible as fallible_module
 from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.fallible import location_name
 
 TIME = ConstrainedObjective(Objective.TIME, ())
 
@@ -190,3 +191,14 @@ def test_process_end_writes_what_is_waiting(file):
     code = f"import sys; sys.path.insert(0, {folder!r}){KILLED_STORE}"
     subprocess.run([sys.executable, "-c", code, str(file)], check=True)
     assert stored_sizes(Store(file)) == [1, 2]
+
+
+def test_location_name_of_every_location(tmp_path):
+    path = tmp_path / "tuned.db"
+    assert location_name(False) is None
+    assert location_name(None) == location_name(True) == ""
+    assert location_name(path) == location_name(str(path)) == str(path)
+    store = Store(path)
+    assert location_name(store) == str(path)
+    store.close()
+    assert "secret-word" not in location_name("postgresql+psycopg://me:secret-word@host/db")

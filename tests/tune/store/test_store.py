@@ -184,7 +184,8 @@ class TestRoundTrips:
     @given(st.lists(MEASUREMENTS, max_size=4), DESCRIBED, POSITIVE | st.just(math.nan))
     def test_database_and_file_keep_everything(self, tmp_path_factory, found, config, regret):
         folder = tmp_path_factory.mktemp("store")
-        first, second = Store(folder / "a.db"), Store(folder / "b.db")
+        first = Store(folder / "a.db")
+        second = Store(folder / "b.db")
         first.put(SUBJECT, found)
         chosen = Choice(Configuration(config), 2, regret, "predicted")
         first.choose(SUBJECT, LARGE, chosen)
@@ -270,7 +271,8 @@ class TestChoices:
 
     def test_choose_threads_agree_on_one_choice(self, where):
         """Each with a store of its own, all at once."""
-        start, found = threading.Barrier(6), []
+        start = threading.Barrier(6)
+        found = []
 
         def propose(x):
             mine = Store(where)
@@ -376,7 +378,8 @@ class TestProcesses:
 
     def test_end_measurement_removes_own_mark_only(self, store, monkeypatch):
         """By the one who made it; those of other processes stay."""
-        config, me = Configuration(x=1), this_process()
+        config = Configuration(x=1)
+        me = this_process()
         first, earlier = (replace(me, pid=2**22 + i) for i in (1, 2))
         for who in (first, earlier, me):
             monkeypatch.setattr(store_module, "this_process", lambda who=who: who)
@@ -388,7 +391,8 @@ class TestProcesses:
         assert store.crashed_configurations(SUBJECT, SMALL) == []
 
     def test_crashed_configurations_count_this_host_until_forgotten(self, store, monkeypatch):
-        me, config = this_process(), Configuration(x=1)
+        me = this_process()
+        config = Configuration(x=1)
 
         def die_measuring(host):
             for i in (1, 2):
@@ -405,7 +409,8 @@ class TestProcesses:
         assert store.crashed_configurations(SUBJECT, SMALL) == []
 
     def test_try_claim_holds_while_process_lives(self, store, monkeypatch):
-        me, config = this_process(), Configuration(x=1)
+        me = this_process()
+        config = Configuration(x=1)
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         other = process_of(child.pid)
 

@@ -38,7 +38,8 @@ if child:
 
 class TestOpenConnection:
     def test_database_is_opened_once(self, file, monkeypatch):
-        opened, connect = [], sqlite3.connect
+        opened = []
+        connect = sqlite3.connect
 
         def count(*arguments, **options):
             opened.append(1)
@@ -135,7 +136,8 @@ class TestTrouble:
         store = Store(file)
         store.put(SUBJECT, [measured(x=0)])
         database = store._database
-        real, database._connection = database._connection, Interrupted(database._connection)
+        real = database._connection
+        database._connection = Interrupted(database._connection)
         with pytest.raises(KeyboardInterrupt):
             store.put(SUBJECT, [measured(x=1)])
         database._connection = real

@@ -4,6 +4,7 @@ import sys
 import tempfile
 
 import pytest
+from trace_sets import TraceSet, workload
 
 from foretune.errors import ForetuneError, MeasurementError, describe_error
 from foretune.tune import judge as module
@@ -68,3 +69,15 @@ def judge_folder(in_process, fresh_modules):
             )
 
     return judged
+
+
+@pytest.fixture
+def trace_set(tmp_path):
+    """A set of FlashInfer Trace in a folder."""
+    return TraceSet(tmp_path)
+
+
+@pytest.fixture
+def stored_workload():
+    """A workload whose ``x`` is stored in ``x.safetensors``."""
+    return workload(4, x={"type": "safetensors", "path": "x.safetensors", "tensor_key": "a"})

@@ -22,7 +22,7 @@ def plan_of(*args, classes=True, keys=("n",), **kwargs):
 
 def is_same(one, other, classes=True):
     """Whether the plan of one call takes another for the same problem."""
-    key = plan_of(*one, classes=classes).key
+    key = plan_of(*one, classes=classes).problem_key
     return key(one, {}) == key(other, {})
 
 
@@ -49,7 +49,7 @@ def test_key_without_classes_ignores_alignment_and_ones():
 
 
 def test_key_distinguishes_unhashable_constants():
-    key = plan_of(DATA, DATA, 64, BLOCK=[1]).key
+    key = plan_of(DATA, DATA, 64, BLOCK=[1]).problem_key
     assert key((DATA, DATA, 64), {"BLOCK": [1]}) != key((DATA, DATA, 64), {"BLOCK": [2]})
 
 
@@ -65,8 +65,8 @@ def test_key_distinguishes_unhashable_constants():
 )
 def test_key_of_other_arguments_or_types_is_none(args, kwargs):
     plan = plan_of(DATA, DATA, 64, grid=(1,), warmup=False)
-    assert plan.key((DATA, DATA, 64), {"warmup": True, "grid": (2,)}) is not None
-    assert plan.key(args, kwargs) is None
+    assert plan.problem_key((DATA, DATA, 64), {"warmup": True, "grid": (2,)}) is not None
+    assert plan.problem_key(args, kwargs) is None
 
 
 numbers = st.integers(-(2**40), 2**40)
@@ -79,3 +79,19 @@ def test_key_is_equal_for_equal_classes_of_numbers(n, m, other_n, other_m):
 
     alike = n == other_n and classes(m) == classes(other_m)
     assert is_same((DATA, DATA, n, m), (DATA, DATA, other_n, other_m)) == alike
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((1, 2), (1, [2])),  # the second cannot be hashed
+        ((1,), (True,)),
+        ((1,), (1.0,)),
+        (((1,),), ((True,),)),
+    ],
+)
+def test_key_distinguishes_types_in_constant_tuple(first, second):
+    problem_key = plan_of(DATA, DATA, 64, BLOCK=first).problem_key
+    keys = [problem_key((DATA, DATA, 64), {"BLOCK": block}) for block in (first, second)]
+
+    assert len(set(keys)) == 2

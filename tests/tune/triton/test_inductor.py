@@ -182,7 +182,8 @@ def test_patch_inductor_second_program_times_nothing(tmp_path, monkeypatch, stor
         return kept(self, choices, *args, **kwargs)
 
     how = {"max_autotune": True, "freezing": True, "max_autotune_gemm_backends": "ATEN,CPP"}
-    layer, x = torch.nn.Linear(64, 128).eval(), torch.randn(32, 64)
+    layer = torch.nn.Linear(64, 128).eval()
+    x = torch.randn(32, 64)
     undo = foretune.patch_inductor(store=store)
     try:
         with config.patch(**how, fx_graph_cache=False, autotune_local_cache=False), torch.no_grad():

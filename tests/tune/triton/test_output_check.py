@@ -13,7 +13,8 @@ from foretune.errors import ForetuneWarning, UsageError
 from foretune.tune.triton import output_check
 from foretune.tune.triton.output_check import ComparisonError, OutputChecker
 
-FIRST, SECOND = triton.Config({"BLOCK": 1}), triton.Config({"BLOCK": 2})
+FIRST = triton.Config({"BLOCK": 1})
+SECOND = triton.Config({"BLOCK": 2})
 
 
 def checker(work, **arguments):
@@ -66,7 +67,8 @@ def test_error_a_large_value_hides_no_other():
 
 
 def test_error_finds_and_restores_an_overwritten_input():
-    x, y = torch.ones(4), torch.zeros(4)
+    x = torch.ones(4)
+    y = torch.zeros(4)
 
     def work(block):
         y.fill_(1.0)
@@ -188,7 +190,8 @@ def test_check_compares_before_triton_restores(driver, tensors):
 
 
 def test_checker_changed_omits_arguments_only_written():
-    y, counts = torch.zeros(8), torch.ones(8)
+    y = torch.zeros(8)
+    counts = torch.ones(8)
     assert checker(lambda block: y.fill_(2), y=y).changed == []
     assert checker(lambda block: counts.mul_(2), y=y, counts=counts).changed == ["counts"]
 
@@ -221,7 +224,9 @@ def test_checker_two_others_that_agree_outvote_the_first(values, right):
 
 
 def test_checker_reference_decides():
-    x, y, scratch = torch.full((4,), 3.0), torch.zeros(4), torch.zeros(2)
+    x = torch.full((4,), 3.0)
+    y = torch.zeros(4)
+    scratch = torch.zeros(2)
 
     def work(block):
         y.copy_(x * block)

@@ -24,8 +24,11 @@ from foretune.tune.triton.published import Tunings, knob_meaning, shipped_tuning
 from foretune.tune.triton.published_kernels import popular_log_shares, published_kernels
 
 H100 = find_device("NVIDIA H100 80GB HBM3")
-GEMM, MOE = "_w8a8_block_fp8_matmul", "fused_moe_kernel"
-M, N, K = 16, 4096, 7168
+GEMM = "_w8a8_block_fp8_matmul"
+MOE = "fused_moe_kernel"
+M = 16
+N = 4096
+K = 7168
 
 
 def listed(rows="BLOCK_SIZE_M", columns="BLOCK_SIZE_N", depth="BLOCK_SIZE_K"):
@@ -115,7 +118,8 @@ def test_published_kernels_all_have_tunings_under_the_apache_license():
 
 
 def tunings(devices, winners, configs):
-    rows, knobs = len(devices), np.array(["M", "NUM_STAGES"])
+    rows = len(devices)
+    knobs = np.array(["M", "NUM_STAGES"])
     architectures = np.where(np.array(devices) == H100.name, H100.architecture, "gfx942")
     return Tunings(
         np.array(devices),

@@ -113,7 +113,8 @@ def test_recorded_larger_budget_measures_more_and_loses_less(benchmark, table):
 @pytest.mark.parametrize("budget", [0, 4, "auto"])
 def test_recorded_choice_equals_the_decorators(benchmark, table, budget):
     problem = benchmark.recorded_tables.read(table)["made_up"][0]
-    device, given = problem.call.device.name, problem.call.arguments
+    device = problem.call.device.name
+    given = problem.call.arguments
     times = dict(zip(problem.configs, problem.time_ms, strict=True))
 
     def time_ms(launch):

@@ -107,7 +107,8 @@ def test_correction_learns_errors_of_formulas(measured):
     rows, times, groups = measured
     out = np.arange(len(rows)) % 4 == 0
     fitted = LatencyPredictor().fit(rows[~out], times[~out], groups[~out])
-    answer, formulas = fitted.predict(rows[out]), formula_latencies(rows[out])
+    answer = fitted.predict(rows[out])
+    formulas = formula_latencies(rows[out])
     for target in TARGETS:
         error = np.abs(answer[target] / times[target][out] - 1)
         before = np.abs(formulas[target] / times[target][out] - 1)

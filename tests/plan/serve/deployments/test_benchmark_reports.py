@@ -150,6 +150,9 @@ def test_lines_of_incomplete_report_are_refused(report, reason):
         ({"world_info": {"tp_size": 4}, "performance": {}}, "trtllm-bench"),
         ({"tput_per_gpu": 100, "median_ttft": 0.1}, "InferenceX, in seconds"),
         ({"avg_ns": 1000, "n_prompt": 512}, "llama-bench"),
+        ({"aggregated_metrics": {}, "individual_request_metrics": []}, "genai-bench"),
+        ({"batch_size": 8, "last_ttft": 0.1, "latency": 2.0}, "sglang.bench_one_batch_server"),
+        ({"benchmark": {"name": "vLLM benchmark"}, "metric": {}}, "PyTorch's format"),
     ],
 )
 def test_lines_of_reports_that_are_not_read_are_refused_by_name(report, named):
@@ -162,6 +165,19 @@ def test_lines_of_genai_perf_are_those_of_aiperf():
     report = {key: value for key, value in aiperf(config).items() if key != "request_count"}
     line = lines_of(report, PATH)[0]
     assert (line["model_id"], line["max_concurrency"], line["completed"]) == ("org/m", 8, 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tensor_parallel_size": 4, "data_parallel_size": 2, "enable_expert_parallel": True},
+        {"tensor-parallel-size": "4", "data-parallel-size": "2", "enable-expert-parallel": "true"},
+        {"tp": 4, "dp": 2, "ep": 8},
+    ],
+)
+def test_lines_with_the_options_of_a_server_have_its_layout(options):
+    (line,) = lines_of({"completed": 80, **options}, PATH)
+    assert [int(line[label]) for label in ("tp", "dp", "ep")] == [4, 2, 8]
 
 
 def test_lines_of_other_document_is_itself():

@@ -14,7 +14,8 @@ from foretune.plan.serve.deployments.calibration import Calibration, read_calibr
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.latency_formulas import formula_latencies
 
-MODEL, SYSTEM = describe_model("meta-llama/Llama-3.1-8B"), find_system("h100_sxm")
+MODEL = describe_model("meta-llama/Llama-3.1-8B")
+SYSTEM = find_system("h100_sxm")
 CLOCKS = StepTimerFactory(None)
 
 

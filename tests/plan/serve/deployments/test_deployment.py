@@ -10,9 +10,14 @@ from foretune.plan.describe.layout import Offload
 from foretune.plan.describe.system import LATENCY_MS, LINK_EFFICIENCY
 from foretune.plan.serve.deployments.deployment import Deployment
 
-H100, GB200 = find_system("h100_sxm"), find_system("gb200")
-ATTENTION, KEY_VALUE, MLP, EXPERT = 2 * 64 * 64, 2 * 64 * 32, 3 * 64 * 128, 3 * 64 * 32
-NORMS, TABLE = 5 * 64, 100 * 64
+H100 = find_system("h100_sxm")
+GB200 = find_system("gb200")
+ATTENTION = 2 * 64 * 64
+KEY_VALUE = 2 * 64 * 32
+MLP = 3 * 64 * 128
+EXPERT = 3 * 64 * 32
+NORMS = 5 * 64
+TABLE = 100 * 64
 ALL = 1.0
 """GiB: more than a small model has."""
 

@@ -38,7 +38,8 @@ def test_group_process_one_measurement_by_hand():
 @pytest.fixture
 def learned():
     rng = np.random.default_rng(0)
-    models, uses = rng.choice(list("abc"), 60), rng.choice(list("xy"), 60)
+    models = rng.choice(list("abc"), 60)
+    uses = rng.choice(list("xy"), 60)
     offset = pd.Series(models).map({"a": 0.5, "b": -0.3, "c": 0.0}).to_numpy()
     points = sites(models, uses, rng.uniform(0, 6, 60))
     return GroupedGaussianProcess(COMPONENTS, 0.01).fit(points, offset + rng.normal(0, 0.05, 60))
@@ -71,7 +72,8 @@ def test_group_process_json_round_trip(learned):
 
 
 def test_group_process_outlier_counts_little():
-    models, uses = ["a"] * 21, ["x"] * 21
+    models = ["a"] * 21
+    uses = ["x"] * 21
     errors = np.full(21, 0.1)
     errors[0] = 4.0
     process = GroupedGaussianProcess(COMPONENTS, 0.01).fit(sites(models, uses), errors)

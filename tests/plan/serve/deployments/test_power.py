@@ -38,7 +38,8 @@ def latency(tpot_ms: float, ttft_ms: float = 100.0) -> pd.DataFrame:
 def test_deployment_power_counts_work_and_waits():
     answer = deployment_power(row(), latency(20.0, 20.0)).iloc[0]
     # 8 x 100 tokens in 2 s: of every 20 ms a step takes 10 and 8/100 prompts take 4.
-    waits, works_w = (1 - UNMODELED_ACTIVE_SHARE) * 6, (4000 + 2400) / 14
+    waits = (1 - UNMODELED_ACTIVE_SHARE) * 6
+    works_w = (4000 + 2400) / 14
     assert answer["power_w"] == pytest.approx(((20 - waits) * works_w + waits * 150) / 20)
     assert answer["decode_power_w"] == pytest.approx(400.0)
     assert answer["prefill_power_w"] == pytest.approx(600.0)
@@ -81,7 +82,8 @@ def test_deployment_power_counts_gpus_of_both_pools():
     # Two workers of two GPUs write, one GPU reads prompts: 16 requests, 800 tokens per second.
     pools = row(gpus=5.0, concurrency=16.0, prefill_tp=1.0)
     answer = deployment_power(pools, latency(20.0, 20.0)).iloc[0]
-    writing, reading = 4 * 10 / 20, 800 / 100 * 0.050
+    writing = 4 * 10 / 20
+    reading = 800 / 100 * 0.050
     works_w = (writing * 400 + reading * 600) / (writing + reading)
     waits = (1 - UNMODELED_ACTIVE_SHARE) * (5 - writing - reading)
     assert answer["power_w"] == pytest.approx(((5 - waits) * works_w + waits * 150) / 5)

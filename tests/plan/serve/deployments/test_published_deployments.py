@@ -27,11 +27,13 @@ def test_published_deployments_are_legal_and_fit_memory(shared_data):
     rows[degrees] = rows[degrees].fillna(0).astype(int)
     texts = ["precision", "moe_quant_mode"]
     rows[texts] = rows[texts].astype(object).fillna("")
-    impossible, resident = set(), 0
+    impossible = set()
+    resident = 0
     for _, row in rows.iterrows():
         model = describe_model(row["model_path"])
         layout = Layout.from_labels(model, *(row[d] for d in degrees))
-        formats, system = formats_of(row, model), find_system(row["system"])
+        formats = formats_of(row, model)
+        system = find_system(row["system"])
         if reason := illegal_because(model, layout, formats):
             impossible.add((layout.tp, reason))
             continue

@@ -16,7 +16,9 @@ from foretune.tune.triton.prior import PriorFactory, row_launches
 from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.tiles import BlockShapes, TileShape, shape_law, tile_launches
 
-M, N, K = 1024, 512, 2048
+M = 1024
+N = 512
+K = 2048
 DEVICE = Device("NVIDIA H200", "gpu", "sm_90", specs={"cores": 132.0})
 
 

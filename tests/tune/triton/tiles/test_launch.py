@@ -12,7 +12,9 @@ from foretune import Configuration, Device, Problem
 from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.tiles import BlockShapes, ShapeLaw, TileShape, tile_launches
 
-M, N, K = 1000, 512, 2048
+M = 1000
+N = 512
+K = 2048
 DEVICE = Device("NVIDIA H200", "gpu")
 TILE = Configuration(BLOCK_M=64, BLOCK_N=64, BLOCK_K=32)
 SMALL = Configuration(BLOCK_M=64, BLOCK_N=64, BLOCK_K=32)

@@ -1,15 +1,15 @@
-"""The fit behind the shipped forms of power."""
+"""The fit behind the shipped forms of power: `benchmarks/power_models.py`."""
 
 import numpy as np
 import pytest
-from plan_power import _lines, fit_form
+from power_models import csv_lines, fit_form
 
 from foretune.plan.cost.power import METERED_SYSTEMS, PowerModel, shipped_models
 
 FORM = PowerModel(compute=0.6, compute_exponent=2.0, memory=0.4, memory_exponent=1.0)
 
 
-def test_powers_of_something_else_do_not_move_the_fit():
+def test_fit_form_ignores_powers_of_other_operators():
     rng = np.random.default_rng(0)
     used = rng.uniform(0.0, 1.0, (600, 2))
     measured = FORM.share(used, 0.2) * np.exp(rng.normal(0.0, 0.02, 600))
@@ -19,7 +19,7 @@ def test_powers_of_something_else_do_not_move_the_fit():
     assert found.share(checked, 0.2) == pytest.approx(FORM.share(checked, 0.2), rel=0.03)
 
 
-def test_the_shipped_table_is_what_is_written():
-    names, *rows = (line.split(",") for line in _lines(shipped_models()))
+def test_csv_lines_of_the_shipped_table():
+    names, *rows = (line.split(",") for line in csv_lines(shipped_models()))
     assert names[:2] == ["kernel", "system"]
     assert {system for _, system, *_ in rows} == set(METERED_SYSTEMS)

@@ -1,4 +1,4 @@
-"""Widths from few problems: `models/t_law.py`."""
+"""Widths from few problems: `models/t_width.py`."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from foretune.models.expert_predictions import ExpertPredictions
 from foretune.models.interval import RuleInterval, load_interval
-from foretune.models.t_law import t_width_by_problem, width_of_median
+from foretune.models.t_width import t_width_by_problem, width_of_median
 
 ROWS = 20
 
