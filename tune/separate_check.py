@@ -42,7 +42,9 @@ ROUNDS_S = 0.3
 MIN_ROUNDS = 20
 """Rounds of short calls: on a busy machine, some of them are interrupted by nothing."""
 MAX_ROUNDS = 30
-MAX_ROUNDS_S = 3.0
+OUTPUT_CHECK_SHARE = 1 / 3
+"""Share of the rounds in which an output is compared; a configuration cannot know which."""
+MAX_ROUNDS_S = 2.0
 """Seconds after which slow calls have fewer than `MIN_ROUNDS`."""
 BURST_S = 0.004
 """Calls are timed together until the default takes as long: a request then takes a small share."""
@@ -234,7 +236,7 @@ class _Pair:
                 break
 
     def time_rounds(self, default: _Times, candidate: _Times, calls: int) -> None:
-        """Time both in rounds of bursts; compare an output of each round."""
+        """Time both in rounds of bursts; compare an output of some rounds, at random."""
         start = time.monotonic()
         for number in range(MAX_ROUNDS):
             elapsed_s = time.monotonic() - start
@@ -245,8 +247,9 @@ class _Pair:
             cases = [(REDRAWN, self._new_seed()) for _ in range(calls)]
             outputs = self._timed(self._candidate, cases, candidate)
             self._timed(self._default, cases, default)
-            chosen = self._random.randrange(calls)
-            self._compare(outputs[chosen], cases[chosen])
+            if number == 0 or self._random.random() < OUTPUT_CHECK_SHARE:
+                chosen = self._random.randrange(calls)
+                self._compare(outputs[chosen], cases[chosen])
 
     def calls_per_burst(self) -> int:
         """Return how many calls take the default `BURST_S`."""
