@@ -277,8 +277,8 @@ def test_bad_use_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, say
 
 def test_ray_missing_names_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    said = fails(capsys, 1, "collect", "toy", "--out", "x", "--runner", "ray")
-    assert said == (
+    printed = fails(capsys, 1, "collect", "toy", "--out", "x", "--runner", "ray")
+    assert printed == (
         "measuring on Ray needs ray, which is not installed: in Foretune's checkout, "
         "pip install '.[ray]'"
     )

@@ -23,8 +23,14 @@ def test_import_shipped_shows_card(capsys):
     of_it = card(NAME)
     assert main(["import", NAME, "--shipped"]) == 0
     out = capsys.readouterr().out
-    for said in (of_it.system, of_it.protocol, of_it.licence, of_it.command, f"rows: {of_it.rows}"):
-        assert said in out
+    for printed in (
+        of_it.system,
+        of_it.protocol,
+        of_it.licence,
+        of_it.command,
+        f"rows: {of_it.rows}",
+    ):
+        assert printed in out
     assert ("provisional" in out) == bool(of_it.provisional)
     assert run_json(capsys, "import", NAME, "--shipped")["rows"] == of_it.rows
 

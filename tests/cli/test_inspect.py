@@ -42,7 +42,7 @@ def place(tmp_path, tmp_path_factory, monkeypatch):
 
 
 def test_inspect(capsys):
-    said = run_json(
+    printed = run_json(
         capsys,
         "inspect",
         "here_only:matmul",
@@ -58,12 +58,12 @@ def test_inspect(capsys):
         *LIMIT,
         code=1,
     )
-    free, capped, large = said["configs"]
+    free, capped, large = printed["configs"]
     assert free["config"] == {"BM": 64, "BN": 64, "BK": 32, "num_warps": 4}
     assert free["status"] == "ok"
     assert capped["static"]["registers"] <= 64
-    assert "registers per thread" in said["features"]["registers"]
-    assert said["features"].keys() >= free["static"].keys()
+    assert "registers per thread" in printed["features"]["registers"]
+    assert printed["features"].keys() >= free["static"].keys()
     assert large["status"] == "invalid"
     assert "bytes of shared memory, sm_120 has 101376" in large["error"]
     assert large["static"]["fits"] == 0
@@ -86,8 +86,8 @@ def test_inspect_table_fits_80_columns(capsys, monkeypatch):
         )
         == 0
     )
-    said = capsys.readouterr().out
-    table = said[: said.index("per SM: resident")]
+    printed = capsys.readouterr().out
+    table = printed[: printed.index("per SM: resident")]
     assert max(map(len, table.splitlines())) <= 80
     assert "shared" in table
     assert "CTA" not in table
@@ -106,10 +106,10 @@ def test_inspect_cache_dir_keeps_compiled_configurations(capsys, place):
         "built",
         *LIMIT,
     )
-    said = run_json(capsys, *asked)
-    assert (said["built"], said["failed"]) == (1, 0)
+    printed = run_json(capsys, *asked)
+    assert (printed["built"], printed["failed"]) == (1, 0)
     assert len(list((place / "built").rglob("add.cubin"))) == 1
-    assert [c["cached"] for c in said["configs"]] == [False]
+    assert [c["cached"] for c in printed["configs"]] == [False]
     again = run_json(capsys, *asked)
     assert [c["cached"] for c in again["configs"]] == [True]
 
@@ -137,8 +137,8 @@ def test_inspect_wrong_use_is_one_line(capsys, place, asked, message):
 
 def test_inspect_module_that_fails_is_one_line(capsys, place):
     (place / "breaks_off.py").write_text("{}['nothing']\n")
-    said = fails(capsys, 1, "inspect", "breaks_off:add", *ADD, "--target", "sm_90")
-    assert "breaks_off cannot be imported: KeyError" in said
+    printed = fails(capsys, 1, "inspect", "breaks_off:add", *ADD, "--target", "sm_90")
+    assert "breaks_off cannot be imported: KeyError" in printed
 
 
 def test_inspect_module_that_sets_interpreter_is_compiled(capsys, place):
@@ -148,9 +148,9 @@ def test_inspect_module_that_sets_interpreter_is_compiled(capsys, place):
     assert text.count("import triton\n") == 1
     (place / "interprets.py").write_text(text.replace("import triton\n", opened))
     asked = ("--arg", "x=fp16*", "--arg", "out=fp16*", "--arg", "n=4096", "--target", "sm_90")
-    said = run_json(capsys, "inspect", "interprets.py:tuned_copy", *asked, *LIMIT)
-    assert [c["status"] for c in said["configs"]] == ["ok", "ok"]
-    assert [c["config"]["BLOCK"] for c in said["configs"]] == [128, 256]
+    printed = run_json(capsys, "inspect", "interprets.py:tuned_copy", *asked, *LIMIT)
+    assert [c["status"] for c in printed["configs"]] == ["ok", "ok"]
+    assert [c["config"]["BLOCK"] for c in printed["configs"]] == [128, 256]
     assert "TRITON_INTERPRET" not in os.environ
 
 
@@ -163,7 +163,7 @@ def test_inspect_with_interpreter_set_compiles(capsys, monkeypatch):
 
 def test_inspect_unwritable_cache_fails_before_compiling(capsys, place):
     (place / "file").touch()
-    said = fails(
+    printed = fails(
         capsys,
         1,
         "inspect",
@@ -176,11 +176,11 @@ def test_inspect_unwritable_cache_fails_before_compiling(capsys, place):
         "--cache-dir",
         "file/cache",
     )
-    assert "cannot write --cache-dir file/cache" in said
+    assert "cannot write --cache-dir file/cache" in printed
 
 
 def test_inspect_one_failed_configuration_is_exit_code_1(capsys):
-    said = run_json(
+    printed = run_json(
         capsys,
         "inspect",
         "here_only:refuses",
@@ -197,8 +197,8 @@ def test_inspect_one_failed_configuration_is_exit_code_1(capsys):
         *LIMIT,
         code=1,
     )
-    assert (said["built"], said["failed"]) == (1, 1)
-    failed = said["configs"][1]
+    assert (printed["built"], printed["failed"]) == (1, 1)
+    failed = printed["configs"][1]
     assert failed["status"] == "compile_error"
     assert "BLOCK must be even" in failed["error"]
     assert "\n" not in failed["error"]
@@ -208,20 +208,22 @@ def test_inspect_one_failed_configuration_is_exit_code_1(capsys):
 def test_inspect_all_gpus_names_what_cannot_run_where(capsys):
     large = "BM=128,BN=256,BK=64,num_warps=8,num_stages=4"  # 147456 bytes with three steps
 
-    said = run_json(
+    printed = run_json(
         capsys, "inspect", "here_only:matmul", *MATMUL, "--config", large, "--all-gpus", code=1
     )
 
-    reasons = {name: entries[0]["reason"] for name, entries in said["targets"].items()}
+    reasons = {name: entries[0]["reason"] for name, entries in printed["targets"].items()}
     assert reasons["sm_80"] == ""
     assert "has 101376" in reasons["sm_89"]
-    assert "sm_89" in said["without_any"]
-    assert "sm_80" not in said["without_any"]
+    assert "sm_89" in printed["without_any"]
+    assert "sm_80" not in printed["without_any"]
 
 
 def test_inspect_all_gpus_with_an_entry_everywhere_succeeds(capsys):
-    said = run_json(capsys, "inspect", "here_only:matmul", *MATMUL, "--config", TILE, "--all-gpus")
-    assert said["without_any"] == []
+    printed = run_json(
+        capsys, "inspect", "here_only:matmul", *MATMUL, "--config", TILE, "--all-gpus"
+    )
+    assert printed["without_any"] == []
 
 
 @pytest.mark.parametrize("more", [(), ("--all-gpus", "--target", "sm_80")])

@@ -31,8 +31,8 @@ def here(tmp_path, monkeypatch):
 
 def test_plain_table_trains_and_ranks(capsys):
     assert main([*TRAIN, "--out", "p", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["time_ms"]["grouped"]["mape"] < 0.2
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["time_ms"]["grouped"]["mape"] < 0.2
     runs = Predictor.load("p").runs_
     assert set(runs["kernel"]) == {"theirs"}
     columns = {"problem.M", "problem.N", "config.tile", "config.order", "time_ms"}
@@ -58,8 +58,8 @@ def test_plain_table_column_with_unit_is_time(capsys):
 def test_plain_table_unclear_columns_are_refused(capsys):
     table = pd.read_csv("theirs.csv")
     table.rename(columns={"latency_us": "latency"}).to_csv("unnamed.csv", index=False)
-    said = fails(capsys, 2, "train", "unnamed.csv", "--out", "p")
-    assert "the unit of latency is unknown: give --map time_ms=latency for milliseconds" in said
+    printed = fails(capsys, 2, "train", "unnamed.csv", "--out", "p")
+    assert "the unit of latency is unknown: give --map time_ms=latency for milliseconds" in printed
     assert "unknown column 'Q'" in fails(capsys, 2, *TRAIN[:-1], "M,Q", "--out", "p")
     assert "no column 'ms'" in fails(capsys, 2, *TRAIN[:3], "time_ms=ms*1", "--out", "p")
     assert "not of the form" in fails(capsys, 2, *TRAIN[:3], "latency_us", "--out", "p")
@@ -79,9 +79,9 @@ def test_plain_table_counts_rows_without_time(capsys):
 
 
 def test_train_says_that_it_replaces_predictor(capsys):
-    for said in ("predictor: p\n", "predictor: p, which replaced another one\n"):
+    for printed in ("predictor: p\n", "predictor: p, which replaced another one\n"):
         assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
-        assert said in capsys.readouterr().out
+        assert printed in capsys.readouterr().out
 
 
 def test_plain_table_python_reads_same_columns():
@@ -154,8 +154,8 @@ def test_plain_table_may_have_name_of_built_in_kernel(name, sizes):
 
 def test_plain_table_other_content_is_named(capsys):
     Path("bench.jsonl").write_text('{"avg_ns": 4.5e7, "n_prompt": 512}\n{"avg_ns": 4.6e7}\n')
-    said = fails(capsys, 1, "train", "bench.jsonl", "--out", "p")
-    assert "results of llama-bench: give --format llama-bench" in said
+    printed = fails(capsys, 1, "train", "bench.jsonl", "--out", "p")
+    assert "results of llama-bench: give --format llama-bench" in printed
     Path("runs.parquet").write_text("version https://git-lfs.github.com/spec/v1\n")
     assert "a Git LFS pointer" in fails(capsys, 1, "train", "runs.parquet", "--out", "p")
 
@@ -190,8 +190,8 @@ def test_plain_table_device_by_option_or_column(capsys):
     assert main([*command]) == 0
     assert "devices from GPU" in capsys.readouterr().err
     assert set(Predictor.load("p").runs_["device"]) == {"NVIDIA GeForce RTX 4070", "My board"}
-    said = fails(capsys, 2, *command, "--device", "rtx 4070")
-    assert "theirs.csv names its devices: leave --device out" in said
+    printed = fails(capsys, 2, *command, "--device", "rtx 4070")
+    assert "theirs.csv names its devices: leave --device out" in printed
 
 
 def test_plain_table_unknown_device_is_named(capsys):
@@ -208,8 +208,8 @@ def test_plain_table_leaves_out_results_and_reads_power(capsys):
     table.to_csv("theirs.csv", index=False)
     command = ("train", "theirs.csv", "--out", "p", "--validate", "none")
     assert main([*command]) == 0
-    said = capsys.readouterr().err
-    assert "power in W from avg_power; left out TFLOP/s" in said
+    printed = capsys.readouterr().err
+    assert "power in W from avg_power; left out TFLOP/s" in printed
     assert set(Predictor.load("p").targets_) == {"time_ms", "power_w"}
     table["score"] = table["latency_us"] * 0.37
     table.to_csv("theirs.csv", index=False)
@@ -243,6 +243,6 @@ def test_the_names_of_sizes_are_read_and_said(capsys):
     table = pd.DataFrame(sizes, columns=["rows", "cols", "inner"]).assign(latency_us=latency_us)
     table.to_csv("theirs.csv", index=False)
     assert main(["train", "theirs.csv", "--out", "p"]) == 0
-    said = capsys.readouterr().out
-    assert "read as a matrix product: M = rows, N = cols, K = inner" in said
-    assert "grouped: law + XGBoost" in said
+    printed = capsys.readouterr().out
+    assert "read as a matrix product: M = rows, N = cols, K = inner" in printed
+    assert "grouped: law + XGBoost" in printed

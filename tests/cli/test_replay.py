@@ -51,7 +51,7 @@ def fails(capsys, code, *arguments):
 
 
 def test_replay_has_one_result_per_space_and_searcher(capsys):
-    said = run_json(
+    printed = run_json(
         capsys,
         "a.parquet",
         "b.parquet",
@@ -64,15 +64,15 @@ def test_replay_has_one_result_per_space_and_searcher(capsys):
         "--repeats",
         "3",
     )
-    whose = [(r["space"], r["searcher"]) for r in said["results"]]
+    whose = [(r["space"], r["searcher"]) for r in printed["results"]]
     assert whose == [(s, n) for s in "ab" for n in ("random", "exhaustive")]
-    for result in said["results"]:
+    for result in printed["results"]:
         assert result.keys() >= FIELDS
         assert set(result["fraction_at"]) == {"5", "10", "20"}
         assert (result["budget"], result["repeats"]) == (20, 3)
         assert result["prior_devices"] == []
-    assert [s["searcher"] for s in said["summary"]] == ["random", "exhaustive"]
-    exhaustive = said["results"][1]
+    assert [s["searcher"] for s in printed["summary"]] == ["random", "exhaustive"]
+    exhaustive = printed["results"][1]
     assert exhaustive["evals_to_99"] is None
     assert exhaustive["hit_95"] == 0.0
 
@@ -131,8 +131,8 @@ def test_replay_table_of_several_spaces(capsys):
     both = pd.concat([space_runs(), space_runs(n=5)], ignore_index=True)
     write_runs("both.parquet", both)
     arguments = ("both.parquet", "--searcher", "random", "--repeats", "1", "--budget", "5")
-    said = run_json(capsys, *arguments)
-    assert [r["space"] for r in said["results"]] == [
+    printed = run_json(capsys, *arguments)
+    assert [r["space"] for r in printed["results"]] == [
         "both (toy, Toy GPU, n=100)",
         "both (toy, Toy GPU, n=5)",
     ]

@@ -100,8 +100,8 @@ class TestStore:
         assert all(len(line) <= 80 for line in out.splitlines())
 
     def test_store_exports_and_merges(self, filled, place, capsys):
-        said = run_json(capsys, "store", "softmax", "--export", "out.json")
-        assert said["subjects"] == 2
+        printed = run_json(capsys, "store", "softmax", "--export", "out.json")
+        assert printed["subjects"] == 2
         merged = run_json(capsys, "store", "--merge", "out.json", "--store", "other.db")["merged"]
         assert [(m["measurements"], m["choices"], m["unchanged"]) for m in merged] == [(15, 1, 0)]
         assert main(["store", "--merge", "out.json", "--store", "other.db"]) == 0
@@ -111,8 +111,8 @@ class TestStore:
 
     def test_store_forgets_chosen_part(self, filled, capsys):
         forget = ("store", "softmax", "--forget")
-        said = run_json(capsys, *forget, "--source", "1111")
-        assert said["forgotten"] == 3
+        printed = run_json(capsys, *forget, "--source", "1111")
+        assert printed["forgotten"] == 3
         assert Store().subjects() == [SUBJECT]
         precise = Problem(n=64, specialized="x:16")
         filled.choose(SUBJECT, precise, Choice(Configuration(BLOCK=64), 3, 0.02, "measured"))
@@ -190,9 +190,10 @@ class TestStore:
     )
     @pytest.mark.parametrize("store", [[], ["--store", "deep/none.db"]])
     def test_store_reading_makes_no_file(self, place, capsys, arguments, store):
-        said = fails(capsys, 1, *arguments, *store)
+        printed = fails(capsys, 1, *arguments, *store)
         assert (
-            f"{'none.db' if store else 'tuned.db'} does not exist: nothing has been tuned" in said
+            f"{'none.db' if store else 'tuned.db'} does not exist: nothing has been tuned"
+            in printed
         )
         assert list(place.iterdir()) == []
 
@@ -229,11 +230,15 @@ class TestVllm:
         return place / B200
 
     def test_store_vllm_file_round_trip(self, file, place, capsys):
-        said = run_json(capsys, "store", "--merge", B200)["imported"][0]
-        assert (said["kernel"], said["device"], said["choices"]) == ("fused_moe", "NVIDIA B200", 2)
-        said = run_json(capsys, "store", "fused_moe", "--export", f"back/{B200}")
-        assert said["tokens"] == 2
-        assert (place / said["out"]).read_bytes() == file.read_bytes()
+        printed = run_json(capsys, "store", "--merge", B200)["imported"][0]
+        assert (printed["kernel"], printed["device"], printed["choices"]) == (
+            "fused_moe",
+            "NVIDIA B200",
+            2,
+        )
+        printed = run_json(capsys, "store", "fused_moe", "--export", f"back/{B200}")
+        assert printed["tokens"] == 2
+        assert (place / printed["out"]).read_bytes() == file.read_bytes()
 
     def test_store_vllm_file_joins_known_kernel(self, file, capsys):
         known = Problem(tokens=1, E=128, N=1024, top_k=8)
@@ -242,15 +247,15 @@ class TestVllm:
         assert main(["store", "--merge", B200, *names]) == 0
         assert "1 choices of fused_moe on NVIDIA B200, 1 already known" in capsys.readouterr().out
         assert Store().choice(MOE, Problem(tokens=64, E=128, N=1024, top_k=8)) is not None
-        said = run_json(capsys, "store", "fused_moe", "--export", B200, *names)
-        assert said["tokens"] == 2
+        printed = run_json(capsys, "store", "fused_moe", "--export", B200, *names)
+        assert printed["tokens"] == 2
 
     def test_store_vllm_file_of_quantized_layer(self, capsys):
         problem = Problem(M=8, E=16, N=512, dtype="fp8_w8a8", block_n=128, block_k=64)
         Store().choose(MOE, problem, Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
         name = "E=16,N=512,device_name=NVIDIA_B200,dtype=fp8_w8a8,block_shape=[128,64].json"
-        said = run_json(capsys, "store", "--export", f"there/{name}")
-        assert said["out"] == f"there/{name}"
+        printed = run_json(capsys, "store", "--export", f"there/{name}")
+        assert printed["out"] == f"there/{name}"
 
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
@@ -272,10 +277,14 @@ class TestVllm:
 class TestExport:
     def test_export_function_from_run_table(self, filled, place, capsys):
         write_runs("runs.parquet", filled.runs(subjects=[SUBJECT]))
-        said = run_json(capsys, "export", "runs.parquet", "--out", "deep/choose.py")
-        assert (said["kernel"], said["device"], said["problems"]) == ("softmax", "NVIDIA H200", 4)
-        assert said["same"]["function"]["kept"] > said["same"]["single"]["kept"]
-        assert 0 < said["held_out"]["function"]["kept"] <= 1
+        printed = run_json(capsys, "export", "runs.parquet", "--out", "deep/choose.py")
+        assert (printed["kernel"], printed["device"], printed["problems"]) == (
+            "softmax",
+            "NVIDIA H200",
+            4,
+        )
+        assert printed["same"]["function"]["kept"] > printed["same"]["single"]["kept"]
+        assert 0 < printed["held_out"]["function"]["kept"] <= 1
         names = {}
         exec((place / "deep/choose.py").read_text(), names)
         assert names["choose"](n=64) == {"BLOCK": 64}
@@ -309,9 +318,9 @@ class TestExport:
         arguments = ["--kernel", "softmax", "--out", "f.py"]
         assert run_json(capsys, "export", "--store", "tuned.db", *arguments)["problems"] == 4
         filled.put(OLD, rows(OLD, "2027-01-01T00:00:00+00:00", sizes=(64,)))
-        said = run_json(capsys, "export", "--store", "tuned.db", *arguments)
-        assert said["problems"] == 1
-        assert said["held_out"] == {"function": None, "single": None}
+        printed = run_json(capsys, "export", "--store", "tuned.db", *arguments)
+        assert printed["problems"] == 1
+        assert printed["held_out"] == {"function": None, "single": None}
 
     def test_export_names_unmeasured_choices(self, filled, capsys):
         rare = Configuration(BLOCK=999)
@@ -320,15 +329,15 @@ class TestExport:
             for n in (64, 256, 1024)
         ]
         filled.put(SUBJECT, best)
-        said = ["export", "--store", "tuned.db", "--kernel", "softmax", "--out", "f.py"]
-        assert main([*said, "--max-configs", "1"]) == 0
+        printed = ["export", "--store", "tuned.db", "--kernel", "softmax", "--out", "f.py"]
+        assert main([*printed, "--max-configs", "1"]) == 0
         out = " ".join(capsys.readouterr().out.split())
         assert "on 1 of 4 same problems its choice was not measured; if it failed there" in out
 
     def test_export_writes_optuna_studies(self, filled, capsys):
         write_runs("runs.parquet", filled.runs("softmax"))
-        said = run_json(capsys, "export", "runs.parquet", "--optuna", "sqlite:///s.db")
-        assert len(said["studies"]) == 4
+        printed = run_json(capsys, "export", "runs.parquet", "--optuna", "sqlite:///s.db")
+        assert len(printed["studies"]) == 4
         imported = ("import", "s.db", "--format", "optuna", "--out", "back.parquet")
         assert run_json(capsys, *imported)["rows"] == len(filled.runs("softmax"))
 

@@ -134,8 +134,8 @@ class TestStore:
         assert tuned["known"] == 12
         assert tuned["known"] + tuned["measurements"] == 40
         assert main([*TUNE]) == 0
-        said = capsys.readouterr()
-        assert "40 measurements reused from the store, nothing new is measured" in said.err
+        printed = capsys.readouterr()
+        assert "40 measurements reused from the store, nothing new is measured" in printed.err
         again = run_json(capsys, "collect", "toy", *problem, "--out", "b.parquet")
         assert (again["rows"], again["reused"]) == (0, 12)
         assert len(read_runs("b.parquet")) == 12

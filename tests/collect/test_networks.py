@@ -149,14 +149,14 @@ def folder(tmp_path_factory, network):
     """Operators of a network, measured with a clock that counts calls."""
     from toy_kernel import DEVICE
 
-    place = tmp_path_factory.mktemp("operators")
+    path = tmp_path_factory.mktemp("operators")
     ticks = iter(range(0, 10**9, 1000))
-    with RunLog(place / "operators.parquet", DEVICE) as log:
+    with RunLog(path / "operators.parquet", DEVICE) as log:
         done = collect_network(list(network.operators), log, DEVICE, 1.0, lambda: next(ticks))
         assert (done.ok, done.failed, done.reused) == (len(network.operators), 0, 0)
         again = collect_network(list(network.operators), log, DEVICE, 1.0, lambda: next(ticks))
         assert (again.rows, again.reused) == (0, len(network.operators))
-    return place
+    return path
 
 
 def test_network_predictor_sums_measured_operators(folder, network):

@@ -136,12 +136,12 @@ def test_an_unknown_model_offers_the_nearest(capsys):
 @pytest.mark.parametrize("option", ["--system", "--gpus", "--isl", "--osl"])
 def test_what_is_forgotten_is_named(capsys, option):
     at = PLAN.index(option)
-    said = fails(capsys, 2, *PLAN[:at], *PLAN[at + 2 :])
-    assert f"give {option} too: foretune plan serve" in said
+    printed = fails(capsys, 2, *PLAN[:at], *PLAN[at + 2 :])
+    assert f"give {option} too: foretune plan serve" in printed
     given = [
         f"{name} {PLAN[PLAN.index(name) + 1]}" for name in ("--gpus", "--osl") if name != option
     ]
-    assert all(each in said for each in given)
+    assert all(each in printed for each in given)
 
 
 def test_serving_is_the_default(capsys):

@@ -36,8 +36,8 @@ def test_json(capsys):
     answer = run_json(capsys, *TRAIN, "--formats", "fp8", "--top", "2")
     assert len(answer["candidates"]) == 2
     assert answer["best"]["step_ms"] == answer["candidates"][0]["step_ms"]
-    said = {"tp", "pp", "dp", "cp", "ep", "chunks", "zero", "recompute", "mfu", "memory_gib"}
-    assert said <= set(answer["best"])
+    printed = {"tp", "pp", "dp", "cp", "ep", "chunks", "zero", "recompute", "mfu", "memory_gib"}
+    assert printed <= set(answer["best"])
     assert "days" not in answer
 
 
@@ -90,10 +90,10 @@ def test_systems_that_nobody_measured_are_said_to_be(capsys, tmp_path):
     table.assign(gemm_dtype="bfloat16", kernel_source="x", latency=0.01 + work).to_parquet(
         folder / "gemm_perf.parquet"
     )
-    for system, said in (("mi300x", True), ("h100", False)):
+    for system, printed in (("mi300x", True), ("h100", False)):
         command = [*TRAIN, "--system", system, "--operators", "own"]
         notes = run_json(capsys, *command)["notes"]
-        assert any("no operator was measured" in note for note in notes) == said
+        assert any("no operator was measured" in note for note in notes) == printed
 
 
 @pytest.mark.parametrize(

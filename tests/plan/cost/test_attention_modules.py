@@ -90,8 +90,8 @@ def test_work_in_columns_is_that_of_single_rows_and_grows(kernel):
 @pytest.fixture
 def tables(tmp_path):
     """One engine on one system has GLM-5's attention: a microsecond for each token and key."""
-    place = tmp_path / "h200_sxm" / "sparse_attention" / "sglang" / "0.5.14"
-    place.mkdir(parents=True)
+    folder = tmp_path / "h200_sxm" / "sparse_attention" / "sglang" / "0.5.14"
+    folder.mkdir(parents=True)
     every = [
         {"batch_size": b, "isl": n, "step": s, "num_heads": h, "tp_size": 64 // h}
         for b in (1, 4, 16, 64)
@@ -113,7 +113,7 @@ def tables(tmp_path):
     table = pd.DataFrame(every).assign(**same)
     for kernel, some in ((PREFILL, table[table["isl"] > 1]), (DECODE, table[table["isl"] == 1])):
         made = some.assign(op_name=kernel, latency=PER_TOKEN_MS * (some["isl"] + some["step"] + 50))
-        made.to_parquet(place / f"{kernel}_perf.parquet")
+        made.to_parquet(folder / f"{kernel}_perf.parquet")
     return OperatorTables(tmp_path)
 
 

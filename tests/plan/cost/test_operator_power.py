@@ -127,10 +127,10 @@ def test_measured_powers_of_products_on_a_gpu_without_times(shared_data, tmp_pat
     wanted = {"system": "h100_sxm", "backend": "vllm", "gemm_dtype": "bfloat16"}
     filters = [(name, "==", value) for name, value in wanted.items()]
     there = pd.read_parquet(shared_data / "llm" / "gemm.parquet", filters=filters)
-    place = tmp_path / "h100_sxm" / "vllm" / "1.0"
-    place.mkdir(parents=True)
+    folder = tmp_path / "h100_sxm" / "vllm" / "1.0"
+    folder.mkdir(parents=True)
     half = there[there["n"].isin(sorted(there["n"].unique())[::2])]
-    half.to_parquet(place / "gemm_perf.parquet")
+    half.to_parquet(folder / "gemm_perf.parquet")
     clock = OperatorTimer(H200.device, OperatorTables(tmp_path), "h200_sxm", "vllm", ["h100_sxm"])
     power = OperatorPower(H200.device, "h200_sxm")
     watts = power.watts(rows, clock.times(rows).ms).watts

@@ -31,9 +31,9 @@ def folder(tmp_path: Path) -> Path:
         ("vllm", "0.11.0", gemm_table("bfloat16", slower=9.0)[:20]),
         ("trtllm", "1.0.0", gemm_table("fp8", slower=0.5)),
     ):
-        place = tmp_path / "h100_sxm" / "gemm" / backend / version
-        place.mkdir(parents=True)
-        table.to_parquet(place / "gemm_perf.parquet")
+        path = tmp_path / "h100_sxm" / "gemm" / backend / version
+        path.mkdir(parents=True)
+        table.to_parquet(path / "gemm_perf.parquet")
     return tmp_path
 
 
@@ -82,10 +82,10 @@ def test_another_engines_measurements_of_the_format_stand_in(folder):
 
 
 def test_power_of_an_older_version_is_learned_beside_newer_times(folder):
-    place = folder / "h100_sxm" / "gemm" / "vllm" / "0.9.0"
+    path = folder / "h100_sxm" / "gemm" / "vllm" / "0.9.0"
     old = gemm_table("bfloat16", slower=2.0)
     watts = 100.0 + 20.0 * np.log2(old["m"])
-    old.assign(power=watts, power_limit=700.0).to_parquet(place / "gemm_perf.parquet")
+    old.assign(power=watts, power_limit=700.0).to_parquet(path / "gemm_perf.parquet")
     clock = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
     answer = ask(clock, product(16), product(100, n=1100), product(16, "fp8"))
     expected = gemm_table("bfloat16").query("m == 16 and n == 1024 and k == 1024")["latency"]
@@ -95,10 +95,10 @@ def test_power_of_an_older_version_is_learned_beside_newer_times(folder):
 
 
 def test_impossible_rows_do_not_count(folder):
-    place = folder / "h100_sxm" / "gemm" / "vllm" / "0.10.0"
+    path = folder / "h100_sxm" / "gemm" / "vllm" / "0.10.0"
     table = gemm_table("bfloat16")
     wrong = table["n"] == 1024
-    table.assign(latency=table["latency"].mask(wrong, 1e-5)).to_parquet(place / "gemm_perf.parquet")
+    table.assign(latency=table["latency"].mask(wrong, 1e-5)).to_parquet(path / "gemm_perf.parquet")
     clock = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
     answer = ask(clock, product(4096))
     expected = table.query("m == 4096 and n == 1024 and k == 1024")["latency"]
@@ -107,9 +107,9 @@ def test_impossible_rows_do_not_count(folder):
 
 
 def test_operator_times_fastest_implementation_counts(folder):
-    place = folder / "h100_sxm" / "gemm" / "vllm" / "0.10.0"
+    path = folder / "h100_sxm" / "gemm" / "vllm" / "0.10.0"
     both = [gemm_table("bfloat16"), gemm_table("bfloat16", slower=0.8).assign(kernel_source="y")]
-    pd.concat(both).to_parquet(place / "gemm_perf.parquet")
+    pd.concat(both).to_parquet(path / "gemm_perf.parquet")
     clock = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
     fastest = both[1].query("m == 16 and n == 1024 and k == 1024")["latency"]
     assert ask(clock, product(16))["ms"][0] == pytest.approx(fastest.iloc[0])
@@ -132,14 +132,14 @@ def experts(kind: str, **more: str) -> dict[str, object]:
 
 
 def test_engines_choose_the_faster_of_experts_that_cost_the_same_work(tmp_path):
-    place = tmp_path / "h100_sxm" / "moe" / "trtllm" / "1.0.0"
-    place.mkdir(parents=True)
+    path = tmp_path / "h100_sxm" / "moe" / "trtllm" / "1.0.0"
+    path.mkdir(parents=True)
     tables = [
         experts_table("fp8", 3.0),
         experts_table("fp8_block", 1.0),
         experts_table("fp8_block", 0.5, "nongated"),
     ]
-    pd.concat(tables).to_parquet(place / "moe_perf.parquet")
+    pd.concat(tables).to_parquet(path / "moe_perf.parquet")
     clock = OperatorTimer(H100, OperatorTables(tmp_path), "h100_sxm", "trtllm")
     asked = pd.DataFrame([experts("fp8"), experts("fp8_block")])
     assert clock.times(asked).ms == pytest.approx([3.064, 1.064])
@@ -196,9 +196,9 @@ def test_large_products_fill_their_tiles(tmp_path):
     table = gemm_table("bfloat16").query("m == 4096")
     full = [table.assign(m=m, latency=table["latency"] * m / 4096) for m in range(1024, 5120, 512)]
     begun = [part.assign(m=part["m"] + 1, latency=part["latency"] * 1.3) for part in full]
-    place = tmp_path / "h100_sxm" / "gemm" / "vllm" / "0.10.0"
-    place.mkdir(parents=True)
-    pd.concat(full + begun).to_parquet(place / "gemm_perf.parquet")
+    path = tmp_path / "h100_sxm" / "gemm" / "vllm" / "0.10.0"
+    path.mkdir(parents=True)
+    pd.concat(full + begun).to_parquet(path / "gemm_perf.parquet")
     clock = OperatorTimer(H100, OperatorTables(tmp_path), "h100_sxm", "vllm")
     answer = ask(clock, product(2560), product(2561), product(2999), product(2945))
     exact, begins, between, other = answer["ms"]
@@ -225,8 +225,8 @@ def recurrent(kernel: str, op: str, batch: float) -> dict[str, object]:
 
 def test_operator_times_state_update_borrows_from_other_kind(tmp_path):
     """The update was measured of the delta rule; a convolution of neither."""
-    place = tmp_path / "h100_sxm" / "linear_attention" / "vllm" / "0.10.0"
-    place.mkdir(parents=True)
+    path = tmp_path / "h100_sxm" / "linear_attention" / "vllm" / "0.10.0"
+    path.mkdir(parents=True)
     batches = [2**i for i in range(11)]
     pd.DataFrame(
         {
@@ -244,7 +244,7 @@ def test_operator_times_state_update_borrows_from_other_kind(tmp_path):
             "model_name": "x",
             "latency": [0.01 + 0.02 * batch for batch in batches],
         }
-    ).to_parquet(place / "gdn_perf.parquet")
+    ).to_parquet(path / "gdn_perf.parquet")
     clock = OperatorTimer(H100, OperatorTables(tmp_path), "h100_sxm", "vllm")
     own, borrowed, convolution = (
         ask(clock, recurrent(kernel, op, 64.0)).iloc[0]

@@ -41,9 +41,9 @@ def engine_rows(slower: float = 1.0) -> pd.DataFrame:
 
 @pytest.fixture
 def engines(tmp_path: Path) -> Path:
-    place = tmp_path / "engines" / "h100_sxm" / "gemm" / "vllm" / "1.0.0"
-    place.mkdir(parents=True)
-    engine_rows().to_parquet(place / "gemm_perf.parquet")
+    path = tmp_path / "engines" / "h100_sxm" / "gemm" / "vllm" / "1.0.0"
+    path.mkdir(parents=True)
+    engine_rows().to_parquet(path / "gemm_perf.parquet")
     return tmp_path / "engines"
 
 
