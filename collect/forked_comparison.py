@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -43,6 +43,10 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 MIN_SEPARATE_ROUNDS = 2
+"""Rounds at least; several processes are compared."""
+MAX_ENDING_S = 1.0
+"""Seconds that a process may take to end after it closed its connection."""
+ENDING_POLL_S = 0.01
 _PR_SET_PDEATHSIG = 1
 _MARK_BYTES = 16
 
@@ -68,11 +72,13 @@ def compare_in_processes(
     built = {config.id: config for config in (default, *candidates)}
     built[DEFAULT_REPEATED] = default
     rng = np.random.default_rng(seed)
-    contenders = {
-        key: _Contender(key, kernel, problem, built[key], int(rng.integers(1, 2**31)))
-        for key in _shuffled(built, rng)
-    }
+    contenders: dict[str, _Contender] = {}
     try:
+        for key in _shuffled(built, rng):
+            seed_of_contender = int(rng.integers(1, 2**31))
+            contenders[key] = _Contender(
+                key, kernel, problem, built[key], seed_of_contender, [*contenders.values()]
+            )
         return _Turns(contenders, rng).run(max_seconds)
     finally:
         for contender in contenders.values():
@@ -121,9 +127,9 @@ class _Turns:
                 self._ask(key, "check")
         return self._rounds({key: series[key] for key in self._contenders})
 
-    def _ask(self, key: str, command: str, *arguments: Any) -> Any:
+    def _ask(self, key: str, command: str) -> Any:
         """Return a contender's answer; drop it if it fails."""
-        reason, answer = self._contenders[key].ask(command, *arguments)
+        reason, answer = self._contenders[key].ask(command)
         if not reason:
             return answer
         self._failures[key] = reason
@@ -146,25 +152,37 @@ class _Contender:
     """A process that runs one configuration, and is stopped unless it is asked."""
 
     def __init__(
-        self, key: str, kernel: Kernel, problem: Problem, config: Configuration, seed: int
+        self,
+        key: str,
+        kernel: Kernel,
+        problem: Problem,
+        config: Configuration,
+        seed: int,
+        others: "Sequence[_Contender]",
     ) -> None:
         mark = os.urandom(_MARK_BYTES)
         here, there = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
             here.close()
+            for other in others:  # it must not answer for them
+                other.disconnect()
             _serve(Channel(there, mark, dumps=answers.encode), key, kernel, problem, config, seed)
         there.close()
         self._channel = Channel(here, mark, loads=answers.decode)
         self._number = 0
+        self._has_ended = False
+        # It is stopped only when it will end with this process, or it could stay for ever.
+        with suppress(EOFError, OSError, ValueError):
+            self._channel.receive()
         self._stop()
 
-    def ask(self, command: str, *arguments: Any) -> tuple[str, Any]:
+    def ask(self, command: str) -> tuple[str, Any]:
         """Return why the contender failed, or "", and its answer; raise its ForetuneError."""
         self._number += 1
         try:
             self._signal(signal.SIGCONT)
-            self._channel.send(self._number, (command, arguments))
+            self._channel.send(self._number, command)
             number = 0
             while number != self._number:
                 number, content = self._channel.receive()
@@ -178,12 +196,19 @@ class _Contender:
             raise reason
         return str(reason), answer
 
+    def disconnect(self) -> None:
+        """Close this process's end of the connection."""
+        self._channel.close()
+
     def end(self) -> None:
         """Kill the process."""
-        self._channel.close()
+        self.disconnect()
+        if self._has_ended:  # another process may have its number by now
+            return
         self._signal(signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
+        self._has_ended = True
 
     def _stop(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -193,12 +218,20 @@ class _Contender:
             os.kill(self._pid, number)
 
     def _cause(self) -> str:
-        with suppress(ChildProcessError):
-            status = os.waitpid(self._pid, 0)[1]
-            if os.WIFSIGNALED(status):
-                return signal.Signals(os.WTERMSIG(status)).name
-            return f"exit code {os.waitstatus_to_exitcode(status)}"
-        return "unknown cause"
+        """Return in words why the process does not answer."""
+        end = time.monotonic() + MAX_ENDING_S
+        while time.monotonic() < end:
+            try:
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid:
+                self._has_ended = True
+                if os.WIFSIGNALED(status):
+                    return signal.Signals(os.WTERMSIG(status)).name
+                return f"exit code {os.waitstatus_to_exitcode(status)}"
+            time.sleep(ENDING_POLL_S)
+        return "it closed its connection"
 
 
 def _serve(
@@ -213,10 +246,11 @@ def _serve(
     code = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        channel.send(0, None)
         contender = _ServedContender(key, kernel, problem, config, seed)
         while True:
-            number, (command, arguments) = channel.receive()
-            channel.send(number, contender.answer(command, arguments))
+            number, command = channel.receive()
+            channel.send(number, contender.answer(command))
     except (EOFError, OSError):  # the comparison is over
         code = 0
     finally:
@@ -235,10 +269,10 @@ class _ServedContender:
         self._checkers_before = state_guard.checker_ids(kernel)
         self._comparison: InterleavedComparison
 
-    def answer(self, command: str, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    def answer(self, command: str) -> tuple[Any, Any]:
         """Return why the contender failed, or "", and the result of a command."""
         try:
-            result = getattr(self, command)(*arguments)
+            result = getattr(self, command)()
         except ForetuneError as e:
             return e, None
         except Exception as e:

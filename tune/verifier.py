@@ -40,7 +40,7 @@ QUANTILE = 0.1
 """Quantile of a process's rounds; it differs less between equal launches than the median."""
 NOISE_SHARE = 0.75
 """Variance of a candidate's ratio to the mean of two defaults, relative to the variance of the
-ratio of the two defaults: 1.5 launches' variances over 2."""
+ratio of the two defaults: 1.5 launches' variances over 2. To a single base, it is as large."""
 SEPARATE_NOISE = 0.02
 """Least deviation of the log ratio of contenders in processes of their own, in few rounds."""
 NOISE_ERROR = 0.025
@@ -156,7 +156,7 @@ class Evidence:
 
         interval = ratio_interval(
             log_ratios.mean(),
-            variance=self._variance(log_ratios),
+            variance=self._variance(base, log_ratios),
             n=len(log_ratios),
             error=error,
         )
@@ -179,7 +179,7 @@ class Evidence:
         if len(log_ratios) < 2 or key in self.failures:
             return False
         interval = ratio_interval(
-            log_ratios.mean(), variance=self._variance(log_ratios), n=processes, error=error
+            log_ratios.mean(), variance=self._variance(base, log_ratios), n=processes, error=error
         )
         return interval.low > 1.0 + WORTH_HAVING
 
@@ -256,14 +256,16 @@ class Evidence:
                 ratios.append(log_base - np.log(process[key]))
         return np.array(ratios)
 
-    def _variance(self, log_ratios: np.ndarray) -> float:
+    def _variance(self, base: str, log_ratios: np.ndarray) -> float:
         """Return the variance over processes.
 
         A few processes may agree by chance: it is at least that of two equals.
         """
         noise = self._noise()
-        least = NOISE_SHARE * np.mean(noise**2) if len(noise) else 0.0
-        return float(max(log_ratios.var(ddof=1), least))
+        if len(noise) == 0:
+            return float(log_ratios.var(ddof=1))
+        share = NOISE_SHARE if base in self._repeated else 1.0
+        return float(max(log_ratios.var(ddof=1), share * np.mean(noise**2)))
 
     def _noise(self) -> np.ndarray:
         one, other = self._repeated
@@ -349,16 +351,17 @@ def gather(
             started_at = clock()
             evidence.add(session(active, int(rng.integers(2**31))))
             pace.record(started_at, len(active))
-            reason = evidence.failures.get(base, evidence.failures.get(DEFAULT_REPEATED))
-            if reason:
-                raise MeasurementError(reason)
+            # One that failed never wins: it would cost time in each process.
+            active = _without_failed(active, evidence, base)
+            if candidates and not active and len(evidence) >= MIN_PROCESSES:
+                break
 
         # The looks and the candidates share the error. The last look gets all that is left of it.
         is_out_of_time = len(evidence) < processes
         used_share = 1.0 - (error_share - share) if is_out_of_time else share
         error = ERROR * used_share / max(1, len(candidates))
         for number, (key, config) in enumerate(candidates.items(), start=1):
-            if key in active or key not in comparisons:
+            if key in active or key not in comparisons or key in evidence.failures:
                 name = f"candidate {number}"
                 comparisons[key] = evidence.compare(base, key, name, config, error)
         if is_out_of_time:
@@ -372,6 +375,14 @@ def gather(
         if leader.wins:
             break
     return evidence, [comparisons[key] for key in candidates]
+
+
+def _without_failed(active: Sequence[str], evidence: Evidence, base: str) -> list[str]:
+    """Return the candidates that have not failed; raise MeasurementError if the default has."""
+    reason = evidence.failures.get(base, evidence.failures.get(DEFAULT_REPEATED))
+    if reason:
+        raise MeasurementError(reason)
+    return [key for key in active if key not in evidence.failures]
 
 
 def _is_spent(

@@ -1,8 +1,9 @@
 """Values of a function's knobs that a run table cannot store, such as None, tuples and functions.
 
 The search space has a text in place of each such value: functions, classes and members of enums by
-their name, others as Python writes them. The function and its rules get the values themselves.
-Equal numbers of different types (``1``, ``1.0`` and ``True``) are also told apart by texts.
+their name, others as Python writes them. The function and its rules get the values themselves, but
+NumPy's numbers as Python's. Equal numbers of different types (``1``, ``1.0`` and ``True``) are also
+told apart by texts.
 """
 
 import functools
@@ -102,9 +103,10 @@ class DecodedRule:
         """Call the rule; a single mapping holds all knobs."""
         if len(arguments) == 1 and isinstance(arguments[0], Mapping):
             return self.rule(self._values.decode(arguments[0]))
-        # By position, a rule gets its positional arguments or the values of all knobs.
+        # By position, a rule gets its first arguments, or the values of all knobs.
         parameters = self.__signature__.parameters.values()
-        names = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+        by_order = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [p.name for p in parameters if p.kind in by_order]
         if any(p.kind is p.VAR_POSITIONAL for p in parameters):
             names = list(self._values.listed)
         by_position = self._values.decode(dict(zip(names, arguments, strict=False)))
@@ -120,7 +122,10 @@ def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
 
 
 def _texts(name: str, values: Sequence[Any]) -> list[tuple[Any, str | None]]:
-    """Return each value with the text that stands for it; None if it is plain and unambiguous."""
+    """Return each value with the text that stands for it.
+
+    The text is None if the value is plain and unambiguous; then it is as a run table stores it.
+    """
     plain = [_plain(value) for value in values]
     taken = {value for value in plain if isinstance(value, str)}
     texts: list[tuple[Any, str | None]] = []
@@ -159,6 +164,8 @@ def _is_ambiguous(value: Value, plain: Sequence[Value | None]) -> bool:
 def _is_same(known: Any, value: Any) -> bool:
     if known is value:
         return True
+    if isinstance(known, tuple | list) and repr(known) != repr(value):  # (1,) == (True,)
+        return False
     return type(known) is type(value) and bool(np.all(known == value))
 
 
@@ -177,6 +184,12 @@ def _text_of(name: str, value: Any) -> str:
     if isinstance(value, tuple | list) and type(value) in (tuple, list):
         inside = ", ".join(_text_of(name, item) for item in value)
         return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+    if type(value) in (set, frozenset):  # the order of texts differs in each process
+        inside = ", ".join(sorted(_text_of(name, item) for item in value))
+        return f"{type(value).__name__}({{{inside}}})" if value else f"{type(value).__name__}()"
+    if type(value) is dict:
+        pairs = [f"{_text_of(name, key)}: {_text_of(name, v)}" for key, v in value.items()]
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, (type, *FUNCTIONS)):
         qualified = getattr(value, "__qualname__", getattr(value, "__name__", ""))
         module = getattr(value, "__module__", None)

@@ -118,3 +118,23 @@ def test_groups_of_one_row(row):
     alone = groups_of(TABLE.iloc[[row]], columns)
     assert alone.names == [together.names[together.codes[row]]]
     assert alone.codes == [0]
+
+
+def test_with_columns_replaced_column_has_its_own_distinct_values():
+    rows = Rows(pd.DataFrame({"device.cores": [1.0, np.nan], "device": ["d", "e"]}))
+    rows.distinct("device.cores")
+
+    filled = rows.with_columns({"device.cores": np.array([1.0, 8.0]), "device.l2_kib": np.ones(2)})
+    texts, codes = filled.distinct("device.cores")
+    assert texts[codes].tolist() == ["1", "8"]
+    assert "device.l2_kib" in filled
+    texts, codes = rows.distinct("device.cores")
+    assert texts[codes].tolist() == ["1", ""]
+
+
+def test_with_columns_of_some_rows():
+    rows = Rows(TABLE).take(np.array([2, 0]))
+    changed = rows.with_columns({"problem.size": np.array([5.0, 6.0])})
+    texts, codes = changed.distinct("problem.size")
+    assert texts[codes].tolist() == ["5", "6"]
+    assert changed["config.text"].tolist() == ["", "a"]

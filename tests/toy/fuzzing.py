@@ -80,6 +80,32 @@ def _documents() -> dict[str, Any]:
     }
 
 
+def _ktt(path: Path) -> None:
+    result = {
+        "KernelName": "gemm",
+        "Status": "Ok",
+        "TotalDuration": 12.5,
+        "Configuration": [{"Name": "BLOCK", "ValueType": "UnsignedInt", "Value": 64}],
+        "ComputationResults": [{"CompilationData": {"RegistersCount": 40}}],
+    }
+    about = {"Device": "NVIDIA H200", "KttVersion": "2.1", "TimeUnit": "Microseconds"}
+    path.write_text(json.dumps({"Metadata": about, "Results": [result, result]}))
+
+
+def _nvbench(path: Path) -> None:
+    time = {"name": "value", "type": "float64", "value": "1.25e-05"}
+    state = {
+        "device": 0,
+        "axis_values": [{"name": "N", "type": "int64", "value": "64"}],
+        "summaries": [{"tag": "nv/cold/time/gpu/mean", "data": [time]}],
+    }
+    document = {
+        "devices": [{"id": 0, "name": "NVIDIA H200"}],
+        "benchmarks": [{"name": "copy", "states": [state, state]}],
+    }
+    path.write_text(json.dumps(document))
+
+
 def _document(name: str) -> Callable[[Path], Any]:
     return lambda path: path.write_text(json.dumps(_documents()[name]))
 
@@ -370,6 +396,8 @@ DECODERS = {
     "generic.csv": _importer("generic", "x.csv", _generic),
     "generic.parquet": _importer("generic", "x.parquet", _generic),
     "kerneltuner": _importer("kerneltuner", "x.json", _kerneltuner),
+    "ktt": _importer("ktt", "x.json", _ktt),
+    "nvbench": _importer("nvbench", "x.json", _nvbench),
     "ncu, details": _importer("ncu", "x.csv", _ncu("DETAILS")),
     "ncu, raw": _importer("ncu", "x.csv", _ncu("RAW")),
     "t4": _importer("t4", "x.json", _document("t4")),

@@ -119,7 +119,7 @@ def test_verify_candidate_wrong_on_new_inputs_does_not_win():
     candidate = outcome.contenders[1]
     assert candidate.verdict == "no_win"
     assert candidate.failure == "relative error 1 is above 0.1 on new inputs"
-    assert len(outcome.evidence) == min(LOOKS)
+    assert len(outcome.evidence) == verifier.MIN_PROCESSES, "no candidate is left"
 
 
 def test_verify_ignores_rounds_without_value():
@@ -432,3 +432,34 @@ def test_while_busy_win_that_needs_less_of_the_machine_does_not_count(default, c
 )
 def test_while_busy_other_wins_count(default, candidate, load):
     assert while_busy(WIN, used(default, candidate), BASE, load).wins
+
+
+def test_gather_does_not_measure_a_failed_candidate_again():
+    asked = []
+
+    def session(keys, seed):
+        asked.append(list(keys))
+        times = {key: np.array([1.0, 1.1]) for key in ("base", DEFAULT_REPEATED, "slow")}
+        failures = {"wrong": "it is wrong"} if "wrong" in keys else {}
+        return Rounds(times, failures)
+
+    candidates = {"wrong": config(), "slow": config(work=2)}
+    _, (wrong, slow) = verifier.gather(session, "base", candidates, 0)
+    assert asked[0] == ["wrong", "slow"]
+    assert all(keys == ["slow"] for keys in asked[1:])
+    assert wrong.failure == "it is wrong"
+    assert not slow.failure
+
+
+def test_compare_with_another_contender_has_the_whole_noise():
+    """A contender that was built once differs from another as two equals do."""
+    evidence = Evidence(BASE, DEFAULT_REPEATED)
+    for sign in (1, -1, 1, -1, 1):
+        times = {BASE: 1.0 + 0.05 * sign, DEFAULT_REPEATED: 1.0 - 0.05 * sign, "a": 0.9, "b": 1.0}
+        evidence.add(Rounds({key: np.full(5, ms) for key, ms in times.items()}))
+
+    def width(base):
+        compared = evidence.compare(base, "a", "a", None, 0.01)
+        return np.log(compared.ratio_high / compared.ratio_low)
+
+    assert width("b") == pytest.approx(width(BASE) / np.sqrt(verifier.NOISE_SHARE))

@@ -58,6 +58,11 @@ def texts(*values):
         ((2**64,), ("18446744073709551616",)),
         ((None, "None"), ("None 2", "None")),
         ((functools.partial(max, 3),), ("partial(max, 3)",)),
+        ((frozenset({"b", "a", "c"}),), ("frozenset({'a', 'b', 'c'})",)),
+        ((frozenset(),), ("frozenset()",)),
+        (({"way": {"b", "a"}},), ("{'way': set({'a', 'b'})}",)),
+        (((1,), (True,)), ("(1)", "(True)")),
+        (((1,), (1.0,)), ("(1)", "(1.0)")),
     ],
 )
 def test_knob_values_get_texts_only_if_needed(values, expected):
