@@ -125,7 +125,8 @@ class WorkerProcess:
 
     def resume(self) -> None:
         """Let a paused process go on."""
-        _signal_all(self._stopped, signal.SIGCONT)
+        if self._stopped:
+            _signal_all(self._stopped, signal.SIGCONT)
         self._stopped = []
 
     def close(self) -> None:

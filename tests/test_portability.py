@@ -69,6 +69,7 @@ GUARDED = {
     # Compares in turn, in one process, where processes cannot be forked.
     "collect/forked_comparison.py": {
         "os.WIFSIGNALED",
+        "os.WNOHANG",
         "os.WTERMSIG",
         "os.fork",
         "signal.SIGCONT",
@@ -92,6 +93,7 @@ GUARDED = {
         "os.setsid",
         "os.sysconf",
         "signal.SIGCHLD",
+        "signal.SIGCONT",
         "signal.SIGKILL",
         "signal.SIGSTOP",
         "signal.pthread_sigmask",

@@ -38,6 +38,7 @@ def test_describe_model_of_a_copy_has_its_format(name, weights):
 
 
 def test_unknown_name_of_a_model_for_images_is_not_corrected_to_another():
+    pytest.importorskip("aiconfigurator_core")
     with pytest.raises(UsageError) as refusal:
         describe_model("OpenGVLab/InternVL3-8B")
     assert "did you mean" not in str(refusal.value)

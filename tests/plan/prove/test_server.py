@@ -131,7 +131,8 @@ def test_server_killed_was_out_of_memory(tmp_path):
 
 
 CALLER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup` ignores it
 sys.path.insert(0, {toy!r})
 from pathlib import Path
 from served_toys import toy_words
