@@ -207,7 +207,7 @@ class Evidence:
 
     def noise(self, load: MachineLoad) -> NoiseEstimate:
         """Return the ratio of the two equal contenders, and the machine's load."""
-        noise = self._noise()
+        noise = self._noise(self._processes)
         low, high = np.nan, np.nan
         if len(noise) > 1:
             interval = ratio_interval(
@@ -233,9 +233,12 @@ class Evidence:
         gain = float(log_ratios.mean())
         if len(separate) < 2 or gain < np.log1p(WORTH_HAVING):
             return False
+        # A few processes may agree by chance: two equals in processes of their own show the noise.
+        noise = self._noise(self._separate)
+        least = NOISE_SHARE * float(np.mean(noise**2)) if len(noise) else 0.0
         interval = ratio_interval(
             separate.mean(),
-            variance=max(separate.var(ddof=1), SEPARATE_NOISE**2),
+            variance=max(separate.var(ddof=1), least, SEPARATE_NOISE**2),
             n=len(separate),
             error=NOISE_ERROR,
         )
@@ -261,15 +264,16 @@ class Evidence:
 
         A few processes may agree by chance: it is at least that of two equals.
         """
-        noise = self._noise()
+        noise = self._noise(self._processes)
         if len(noise) == 0:
             return float(log_ratios.var(ddof=1))
         share = NOISE_SHARE if base in self._repeated else 1.0
         return float(max(log_ratios.var(ddof=1), share * np.mean(noise**2)))
 
-    def _noise(self) -> np.ndarray:
+    def _noise(self, processes: Sequence[Mapping[str, float]]) -> np.ndarray:
+        """Return the log ratio of the two equals in each process that has both."""
         one, other = self._repeated
-        both = [process for process in self._processes if one in process and other in process]
+        both = [process for process in processes if one in process and other in process]
         return np.array([np.log(process[one] / process[other]) for process in both])
 
 

@@ -463,3 +463,22 @@ def test_compare_with_another_contender_has_the_whole_noise():
         return np.log(compared.ratio_high / compared.ratio_low)
 
     assert width("b") == pytest.approx(width(BASE) / np.sqrt(verifier.NOISE_SHARE))
+
+
+def test_evidence_separate_processes_that_agree_by_chance_refute_nothing():
+    """Two equals differ by 30 % in processes of their own, so a lost gain says little there."""
+    evidence = Evidence("default", DEFAULT_REPEATED)
+    for sign in (1, -1, 1):
+        times = {"default": 2.0, DEFAULT_REPEATED: 2.0, "candidate": 1.8}
+        separate = {
+            "default": 2.0 + 0.3 * sign,
+            DEFAULT_REPEATED: 2.0 - 0.3 * sign,
+            "candidate": 1.97,
+        }
+        evidence.add(
+            Rounds(
+                {key: np.array([ms]) for key, ms in times.items()},
+                separate_ms={key: np.array([ms]) for key, ms in separate.items()},
+            )
+        )
+    assert evidence.compare("default", "candidate", "candidate", None, 0.01).wins
