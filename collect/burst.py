@@ -97,7 +97,7 @@ def calls_per_burst(call_ms: Sequence[float], burst_ms: float, input_bytes: int)
     """Return how many calls each contender has in a burst; 0 if its inputs are too large.
 
     Args:
-        call_ms: the contenders' times.
+        call_ms: the contenders' times, with the draw of their inputs.
         burst_ms: about the time of all calls.
         input_bytes: size of the inputs of one call.
     """

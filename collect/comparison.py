@@ -329,7 +329,9 @@ class InterleavedComparison:
         return targets
 
     def _calls_per_burst(self, max_seconds: float) -> int:
-        call_ms = [contender.call_ms for contender in self._contenders.values()]
+        # Each call takes the time of its draw, too.
+        draw_ms = self._inputs.draw_ms
+        call_ms = [contender.call_ms + draw_ms for contender in self._contenders.values()]
         burst_ms = min(BURST_MS, 1e3 * max_seconds / MIN_ROUNDS)
         return calls_per_burst(call_ms, burst_ms, bytes_of(self._inputs.new))
 

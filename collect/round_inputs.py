@@ -1,5 +1,6 @@
 """Inputs of a comparison's timed calls: new values at the addresses that launches read."""
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,6 +22,8 @@ class RoundInputs:
     ) -> None:
         self._draw_seed = draw
         self._rng = rng
+        self.draw_ms = 0.0
+        """What the last draw took."""
         self.present: Inputs = self._draw()  # where the kernel puts them, which may be aligned
         self._constant = {name: self.present[name] for name in constant if name in self.present}
         self.old = self.new = copy_arrays(self.present) | self._constant
@@ -32,7 +35,9 @@ class RoundInputs:
 
     def advance(self) -> None:
         """Draw the values of the next timed call."""
+        start = time.perf_counter()
         drawn = self._draw() | self._constant
+        self.draw_ms = 1e3 * (time.perf_counter() - start)
         if have_same_layout(self.present, drawn):
             self.old = self.new
             self.new = drawn
