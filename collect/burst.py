@@ -14,7 +14,7 @@ import numpy as np
 
 from foretune.collect.timing import CPU_TIMER, Timer, possible_ms, sample_ms
 from foretune.collect.wrapped.call_arguments import Arguments, ResettingLaunch
-from foretune.collect.wrapped.values import as_numpy, assign, is_array, leaves
+from foretune.collect.wrapped.values import assign, is_array, leaves
 from foretune.kernel import Inputs, Launch, SelfTimedLaunch
 
 MAX_CALLS = 16
@@ -104,11 +104,6 @@ def calls_per_burst(call_ms: Sequence[float], burst_ms: float, input_bytes: int)
     by_memory = MAX_DRAWN_BYTES // max(1, len(call_ms) * input_bytes)
     by_time = max(1, int(burst_ms / sum(call_ms))) if call_ms else 0
     return min(MAX_CALLS, by_time, by_memory)
-
-
-def bytes_of(inputs: Inputs) -> int:
-    """Return the bytes of all arrays of nested inputs."""
-    return sum(as_numpy(leaf).nbytes for leaf in leaves(inputs) if is_array(leaf))
 
 
 def time_loaded_ms(launch: Launch, timer: Timer) -> float:

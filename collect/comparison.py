@@ -25,7 +25,6 @@ from foretune.collect.burst import (
     BURST_MS,
     BurstCall,
     InputTargets,
-    bytes_of,
     calls_per_burst,
     plan_burst,
     time_loaded_ms,
@@ -38,6 +37,7 @@ from foretune.collect.worker_environment import is_worker
 from foretune.collect.wrapped.call_arguments import CallResult
 from foretune.collect.wrapped.values import (
     assign_all,
+    bytes_of,
     copy_arrays,
     says_something,
 )

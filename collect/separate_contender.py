@@ -99,8 +99,7 @@ class SeparateContender:
                 self._calls[number] = self._make_call(inputs)
             else:
                 self._calls.append(self._make_call(inputs))
-        leaves = arrays.leaves([call.inputs for call in self._calls])
-        return sum(arrays.as_numpy(leaf).nbytes for leaf in leaves if arrays.is_array(leaf))
+        return arrays.bytes_of([call.inputs for call in self._calls])
 
     def run(self) -> str:
         """Call once on each of the prepared inputs; return why that failed, or ""."""

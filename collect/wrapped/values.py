@@ -375,6 +375,11 @@ def redraw(
     return _Redraw(draw, whole, seed).values(values)
 
 
+def bytes_of(value: Any) -> int:
+    """Return the bytes of all arrays in nested values."""
+    return sum(as_numpy(leaf).nbytes for leaf in leaves(value) if is_array(leaf))
+
+
 def count_numbers(*values: Any) -> int:
     """Return how many numbers there are in all values."""
     return sum(as_numpy(x).size for x in leaves(values) if is_array(x) or np.isscalar(x))
