@@ -19,7 +19,7 @@ from foretune.datasets.runs import with_specs
 from foretune.datasets.schema import columns_of
 from foretune.device import canonical_name
 from foretune.models.splits import group_numbers
-from foretune.models.targets import Target
+from foretune.models.target_names import Target
 
 H100, RTX, B60 = (
     "NVIDIA H100 80GB HBM3",

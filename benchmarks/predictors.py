@@ -35,7 +35,7 @@ from predictor_tasks import GROUPS, SHARE, Task, thinned
 from foretune.collect import local_device
 from foretune.models import Predictor
 from foretune.models.splits import task_numbers
-from foretune.models.targets import Target
+from foretune.models.target_names import Target
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
 

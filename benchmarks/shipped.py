@@ -45,7 +45,8 @@ from foretune.errors import ForetuneError
 from foretune.models import Predictor
 from foretune.models.saved.pretrained import PRETRAINED_CARD, SHIPPED, Pretrained
 from foretune.models.splits import fold_of_rows, task_numbers
-from foretune.models.targets import TARGETS, Target, present_targets, usable_rows
+from foretune.models.target_names import TARGETS, Target
+from foretune.models.targets import present_targets, usable_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
 from foretune.registry import load as load_registered

@@ -17,7 +17,7 @@ from foretune.errors import DataWarning
 from foretune.family import Family
 from foretune.features.roofline import row_parts_ms
 from foretune.models import Predictor
-from foretune.models.targets import MIN_ROWS
+from foretune.models.target_names import MIN_ROWS
 from foretune.models.validation.baselines import predict_baselines
 
 FORETUNE = "Foretune"

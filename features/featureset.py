@@ -36,9 +36,6 @@ else:
     from sklearn.base import RegressorMixin as RegressorMixin
     from sklearn.base import TransformerMixin
 
-FEATURES_VERSION = 6
-"""Incremented when the same rows give other columns or values; stored with every predictor."""
-
 GROUPS = ("problem", "config", "device")
 EXTRA_GROUPS = {
     "static": "compiled code",

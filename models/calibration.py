@@ -16,7 +16,8 @@ from foretune.datasets.runs import newest_runs, read_runs, write_runs
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows
 from foretune.models.correction import Correction, CorrectionFeatures
-from foretune.models.targets import MIN_ROWS, Target, attempted_rows, present_targets, usable_rows
+from foretune.models.target_names import MIN_ROWS, Target
+from foretune.models.targets import attempted_rows, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.support.files import read_json
 

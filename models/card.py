@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from foretune.errors import OutputError, PredictorError
-from foretune.features.featureset import FEATURES_VERSION
-from foretune.models.targets import TARGETS
+from foretune.features.features_version import FEATURES_VERSION
+from foretune.models.target_names import TARGETS
 from foretune.support.files import read_json, require_regular_file, translate_read_errors
 
 FORMAT_VERSION = 11

@@ -14,7 +14,8 @@ from foretune.features.arrays import Rows, as_array
 from foretune.features.featureset import EXTRA_GROUPS, FeatureSet
 from foretune.features.geometry import launch_geometry
 from foretune.models.predictor import Predictor
-from foretune.models.targets import Target, usable_rows
+from foretune.models.target_names import Target
+from foretune.models.targets import usable_rows
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.regressor import threads_for
 from foretune.problem import Problem

@@ -14,7 +14,7 @@ from foretune.errors import PredictorError
 from foretune.features.candidates import rows_of
 from foretune.features.roofline import row_limits_ms
 from foretune.models.predictor import Predictor
-from foretune.models.targets import MIN_ROWS
+from foretune.models.target_names import MIN_ROWS
 from foretune.registry import load, registered
 
 if TYPE_CHECKING:

@@ -35,14 +35,8 @@ from foretune.models.repeats import Repeats
 from foretune.models.representative_rows import choose_rows
 from foretune.models.suspicions import warn_about_data
 from foretune.models.target_model import TargetModel
-from foretune.models.targets import (
-    MIN_ROWS,
-    TARGETS,
-    Target,
-    attempted_rows,
-    present_targets,
-    usable_rows,
-)
+from foretune.models.target_names import MIN_ROWS, TARGETS, Target
+from foretune.models.targets import attempted_rows, present_targets, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.regressor import Regressor, parallel_map, predict_in_chunks
 from foretune.models.validity import ValidityModel

@@ -20,8 +20,9 @@ from foretune.models.interval import Interval, LearnedInterval, RuleInterval
 from foretune.models.splits import fold_of_rows
 from foretune.models.stack import ConvexStack, fit_stack_by_row
 from foretune.models.t_width import width_of_median
+from foretune.models.target_names import Target
 from foretune.models.target_table import TargetTable
-from foretune.models.targets import Target, TargetScale
+from foretune.models.targets import TargetScale
 
 HOLDOUTS = 3
 MORE_HOLDOUTS = 6

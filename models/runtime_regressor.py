@@ -15,7 +15,7 @@ from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.featureset import Estimator, RegressorMixin
 from foretune.measurement import Status
 from foretune.models.predictor import Predictor
-from foretune.models.targets import MIN_ROWS
+from foretune.models.target_names import MIN_ROWS
 
 
 @dataclass(eq=False, repr=False)

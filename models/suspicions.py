@@ -25,7 +25,8 @@ from foretune.models.distinct_problems import (
     exact_problems,
 )
 from foretune.models.row_lists import format_rows
-from foretune.models.targets import Target, measured_rows
+from foretune.models.target_names import Target
+from foretune.models.targets import measured_rows
 
 MIN_ROWS = 20
 """Minimum rows to show a pattern."""

@@ -54,8 +54,9 @@ from foretune.models.repeated_sizes import RepeatedSize
 from foretune.models.repeats import Repeats
 from foretune.models.smooth_expert import SmoothExpert
 from foretune.models.stack import ConvexStack, load_stack
+from foretune.models.target_names import Target
 from foretune.models.target_table import TargetTable
-from foretune.models.targets import Target, TargetScale
+from foretune.models.targets import TargetScale
 from foretune.models.training_range import TrainingRange
 from foretune.support.files import read_json
 

@@ -8,7 +8,7 @@ Energy is always power × time (`foretune.models.objectives`), never a third mod
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,8 @@ from foretune.features.arrays import Groups, Rows, groups_of
 from foretune.features.featureset import FeatureSet
 from foretune.features.roofline import row_parts_ms, text_columns
 from foretune.models.calibrated_roofline import POWER, TIME, CalibratedRoofline, Law
+from foretune.models.target_names import MIN_ROWS, TARGETS, Target
 
-Target = Literal["time_ms", "power_w"]
-TARGETS: tuple[Target, ...] = get_args(Target)
 LAWS: dict[Target, Law] = {"time_ms": TIME, "power_w": POWER}
 POWER_LIMIT = "power_limit_w"
 """The device's spec with the limit of its board."""
@@ -30,8 +29,6 @@ MAX_SHARE = 1.05
 """No board draws more than this share of its limit: the limit and the error of the meter."""
 MAX_UNKNOWN = 2.0
 """Maximum power, as a multiple of the largest observed, if no board's limit is known."""
-MIN_ROWS = 5
-"""Minimum number of successful runs to learn a target."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ from foretune.datasets.schema import PLAIN_GROUPS
 from foretune.family import Family
 from foretune.models.predictor import WEAKNESS, Predictor
 from foretune.models.splits import Split
-from foretune.models.targets import Target
+from foretune.models.target_names import Target
 from foretune.models.validation.cross_validation import (
     Scores,
     Validation,

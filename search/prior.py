@@ -12,7 +12,7 @@ from foretune.device import Device
 from foretune.errors import PredictorError, RunTableError
 from foretune.measurement import Measurement
 from foretune.models.guides.guide import Guide, make_guide
-from foretune.models.targets import MIN_ROWS
+from foretune.models.target_names import MIN_ROWS
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns

@@ -391,7 +391,8 @@ def _missing_gain(
         noise_s = noise * slower_s + REQUEST_NOISE_S
         if slower_s - faster[step] + noise_s < wanted_s:
             return (
-                f"another process's clock sees {1e3 * faster[step]:.3g} ms instead of the "
-                f"default's {1e3 * slower_s:.3g} ms, where its own says {gain:.2f}×"
+                f"another process's clock sees {slower_s / faster[step]:.2f}× for bursts of "
+                f"calls ({1e3 * faster[step]:.3g} ms, the default {1e3 * slower_s:.3g} ms), "
+                f"where its own says {gain:.2f}×"
             )
     return ""

@@ -54,6 +54,9 @@ MAX_CORES_CHANGE = 0.25
 """The same for the number of cores that they keep busy; chosen by hand."""
 MIN_PROCESSES = 3
 """Processes of any verification, whatever its budget: an interval from two says nothing."""
+FIRST_LOOK_SHARE = 2.0
+"""Largest time until the first look at the data, relative to the budget: Student's interval from
+five processes is less than half as wide as that from three."""
 MIN_VERIFY_S = 5.0
 """Least seconds of a verification, by default; a search that takes longer is verified as long."""
 MAX_SESSION_S = 0.5
@@ -302,7 +305,8 @@ class _Pace:
     """
 
     def __init__(self, seconds: float, launch_s: float, clock: Callable[[], float]) -> None:
-        self._end = clock() + seconds
+        self._seconds = seconds
+        self._start = clock()
         self._clock = clock
         self._launch_s = launch_s
         """Longest seconds of a process per launch; they include its start."""
@@ -312,9 +316,12 @@ class _Pace:
         took = self._clock() - started_at
         self._launch_s = max(self._launch_s, took / (2 + candidates))
 
-    def affordable_processes(self, candidates: int) -> float:
-        """Return how many more processes with this number of candidates the budget allows."""
-        left_s = self._end - self._clock()
+    def affordable_processes(self, candidates: int, budget_share: float = 1.0) -> float:
+        """Return how many more processes with this number of candidates the budget allows.
+
+        ``budget_share`` multiplies the budget.
+        """
+        left_s = self._start + budget_share * self._seconds - self._clock()
         process_s = self._launch_s * (2 + candidates)
         return math.inf if process_s == 0.0 else left_s / process_s
 
@@ -333,9 +340,10 @@ def gather(
     """Run sessions until the best candidate wins or none can win; compare all candidates.
 
     Those that surely have no relevant gain are left out later. No session starts that is expected
-    to end after ``seconds``, except for the first `MIN_PROCESSES`, and those up to the next look if
-    a candidate is expected to win there; ``launch_s`` is how long one launch is expected to keep a
-    process busy. MeasurementError: the default fails.
+    to end after ``seconds``, with three exceptions: the first `MIN_PROCESSES`, those up to the
+    first look if they take at most `FIRST_LOOK_SHARE` times as long, and those up to the next look
+    if a candidate is expected to win there. ``launch_s`` is how long one launch is expected to
+    keep a process busy. MeasurementError: the default fails.
     """
     rng = np.random.default_rng(seed)
     evidence = Evidence(base, DEFAULT_REPEATED)
@@ -401,6 +409,10 @@ def _is_spent(
     """Whether the budget is spent, and nothing is expected of the next look, with its error."""
     if len(evidence) < MIN_PROCESSES or pace.affordable_processes(len(active)) >= 1.0:
         return False
+    if next_look == min(LOOKS):
+        until_look = next_look - len(evidence)
+        if pace.affordable_processes(len(active), FIRST_LOOK_SHARE) >= until_look:
+            return False
     # Other load may have spent it: the few processes that will decide are run in spite of that.
     return not any(evidence.expects_win(base, key, next_look, error) for key in active)
 

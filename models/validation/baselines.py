@@ -10,7 +10,8 @@ from foretune.features.featureset import FeatureSet
 from foretune.features.roofline import row_roofline_ms
 from foretune.models.neighbors import INTERPOLATION, NeighborIndex
 from foretune.models.splits import group_columns
-from foretune.models.targets import Target, TargetScale
+from foretune.models.target_names import Target
+from foretune.models.targets import TargetScale
 from foretune.models.validation.simple_models import (
     LAW_AND_TREES,
     LOG_LINEAR,

@@ -19,7 +19,8 @@ from foretune.errors import DataWarning, PredictorError, require_known
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import matching_rows
 from foretune.models.splits import DEFAULT_SPLITS, Split, fold_of_rows
-from foretune.models.targets import MIN_ROWS, Target, measured_rows
+from foretune.models.target_names import MIN_ROWS, Target
+from foretune.models.targets import measured_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
 from foretune.models.validation.weakness import weakness_of

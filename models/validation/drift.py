@@ -24,7 +24,8 @@ from foretune.models.plausibility import drop_implausible
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
 from foretune.models.splits import task_numbers
-from foretune.models.targets import Target, measured_rows, present_targets, usable_rows
+from foretune.models.target_names import Target
+from foretune.models.targets import measured_rows, present_targets, usable_rows
 from foretune.values import percent
 
 SIGNIFICANCE = 0.05

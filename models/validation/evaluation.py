@@ -14,7 +14,8 @@ from foretune.models.plausibility import drop_implausible
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
 from foretune.models.splits import fold_of_rows, task_numbers
-from foretune.models.targets import MIN_ROWS, Target, measured_rows
+from foretune.models.target_names import MIN_ROWS, Target
+from foretune.models.targets import measured_rows
 from foretune.models.validation.metrics import score
 
 SIMULATED = "simulated.cycles"

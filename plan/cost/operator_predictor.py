@@ -27,7 +27,8 @@ from foretune.collect.devices import cache_directory
 from foretune.errors import OutputError, PredictorError
 from foretune.family import Family
 from foretune.features.featureset import FeatureSet
-from foretune.models.targets import Target, TargetScale, present_targets, usable_rows
+from foretune.models.target_names import Target
+from foretune.models.targets import TargetScale, present_targets, usable_rows
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.regressor import parallel_map
 from foretune.support.code_hash import packages_hash

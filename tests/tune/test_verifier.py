@@ -338,6 +338,13 @@ def test_gather_runs_a_few_processes_whatever_the_budget(ratio, processes):
     assert np.isfinite(candidate.ratio_low)
 
 
+@pytest.mark.parametrize(("seconds", "processes"), [(7.4, 3), (7.6, 5), (20.0, 6)])
+def test_gather_runs_five_processes_if_they_take_at_most_twice_the_budget(seconds, processes):
+    # Five processes take 15 seconds.
+    _, evidence, _ = gather_slowly({"a": 0.99}, seconds=seconds)
+    assert len(evidence) == processes
+
+
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [

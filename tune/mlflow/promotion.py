@@ -13,7 +13,8 @@ import pandas as pd
 from foretune.datasets.runs import newest_runs, problems_of
 from foretune.errors import ForetuneError
 from foretune.models.predictor import Predictor
-from foretune.models.targets import Target, measured_rows
+from foretune.models.target_names import Target
+from foretune.models.targets import measured_rows
 from foretune.models.training import Training
 from foretune.models.validation.baselines import SIMPLE
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.models.predictor import Predictor
-    from foretune.models.targets import Target
+    from foretune.models.target_names import Target
 
 MAX_FEATURES_SHOWN = 15
 NAMED_CONFIGS = ("default", "best")

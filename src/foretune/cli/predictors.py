@@ -88,7 +88,7 @@ def train(
     from foretune.models.predictor import require_single_kernel
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.splits import group_columns, group_numbers
-    from foretune.models.targets import TARGETS
+    from foretune.models.target_names import TARGETS
     from foretune.models.training import train_predictor
 
     output = Output(options.root_options(context).as_json)
