@@ -31,6 +31,11 @@ class Template:
     settings: Mapping[str, Sequence[str]] = field(default_factory=lambda: FORMAT)
 
 
+ANY_READING = "any"
+"""Takes the reading that fits the runs best, if one does."""
+NO_READING = "none"
+"""Takes none: names of columns say nothing."""
+
 TOKENS = ("tokens", "num_tokens", "n_tokens", "ntokens", "nt")
 BATCH = ("batch", "batch_size", "batchsize", "b", "bs", "nbatch", "num_seqs")
 HEADS = ("heads", "num_heads", "n_heads", "nheads", "nhead", "num_attention_heads", "h")
@@ -105,3 +110,6 @@ TEMPLATES = (
     ),
     Template("all_reduce", "an exchange between devices", MESSAGE),
 )
+
+READINGS = (ANY_READING, NO_READING, *(template.family for template in TEMPLATES))
+"""What a user may say that an unknown kernel is."""

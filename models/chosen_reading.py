@@ -8,8 +8,10 @@ unless a law that knows no names explains the same problems far better, or nothi
 import numpy as np
 import pandas as pd
 
+from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, groups_of
-from foretune.features.readings import RenamedFamily, possible_readings
+from foretune.features.reading_templates import ANY_READING, NO_READING, TEMPLATES
+from foretune.features.readings import Reading, RenamedFamily, possible_readings
 from foretune.features.roofline import row_parts_ms, text_columns, with_rates
 from foretune.models.calibrated_roofline import TIME, CalibratedRoofline
 from foretune.models.learned_law import LearnedLaw, held_out_error
@@ -24,13 +26,24 @@ MAX_UNEXPLAINED = 0.8
 
 
 def choose_reading(
-    name: str, runs: pd.DataFrame, log_ms: np.ndarray, problems: np.ndarray, law: LearnedLaw
+    name: str,
+    runs: pd.DataFrame,
+    log_ms: np.ndarray,
+    problems: np.ndarray,
+    law: LearnedLaw,
+    read_as: str = ANY_READING,
 ) -> RenamedFamily | None:
     """Return the family of kernel ``name`` whose roofline explains its ``runs`` best, or None.
 
     ``log_ms`` and ``problems`` are the time and the problem of each row, ``law`` what was learned
-    from them.
+    from them. ``read_as`` is one of `READINGS`: a family that the user names is taken, whatever the
+    runs say. Raises PredictorError if ``runs`` have no names of its sizes.
     """
+    if read_as == NO_READING:
+        return None
+    if read_as != ANY_READING:
+        return RenamedFamily(name, _named_reading(read_as, runs))
+
     sampled = np.random.default_rng(0).permutation(len(runs))[:MAX_ROWS]
     rows = runs.iloc[sampled].reset_index(drop=True)
     families = [RenamedFamily(name, reading) for reading in possible_readings(rows)]
@@ -49,6 +62,18 @@ def choose_reading(
     if not min(errors) < limit:
         return None
     return families[int(np.argmin(errors))]
+
+
+def _named_reading(family: str, runs: pd.DataFrame) -> Reading:
+    for reading in possible_readings(runs):
+        if reading.template.family == family:
+            return reading
+    template = next(template for template in TEMPLATES if template.family == family)
+    sizes = ", ".join(f"{size} ({names[0]})" for size, names in template.sizes.items())
+    raise PredictorError(
+        f"the runs cannot be read as {template.called}: no columns of numbers are named like its "
+        f"sizes {sizes}; rename them, or use --read-as {NO_READING}"
+    )
 
 
 def _held_out_error(

@@ -22,6 +22,7 @@ from foretune.features.candidates import candidate_rows, settings_of
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.families_of_runs import family_for, find_family
 from foretune.features.featureset import Estimator, FeatureSet
+from foretune.features.reading_templates import ANY_READING, READINGS
 from foretune.features.readings import RenamedFamily
 from foretune.models.calibration import Calibration
 from foretune.models.card import RUNS_FILE, atomic_folder, read_card, require_regular_files
@@ -65,6 +66,9 @@ class Predictor(Estimator):
         extra_columns: column groups to learn from too: ``static`` (compiled code) and ``counter``
             (profiler counters, e.g. of another device). Rows to predict need them.
         parameters: model parameters that replace the defaults.
+        read_as: what an unknown kernel is, one of
+            `foretune.features.reading_templates.READINGS`: a family, ``any`` that fits the runs, or
+            ``none``. It has no effect if the kernel has a family.
 
     Attributes:
         kernel_name_: the kernel's name.
@@ -85,6 +89,7 @@ class Predictor(Estimator):
         kernel: Family | None = None,
         extra_columns: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
+        read_as: str = ANY_READING,
     ) -> None:
         self.model = model
         self.targets = targets
@@ -92,6 +97,7 @@ class Predictor(Estimator):
         self.kernel = kernel
         self.extra_columns = extra_columns
         self.parameters = parameters
+        self.read_as = read_as
 
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
         """Fit to a run table of one kernel.
@@ -104,6 +110,7 @@ class Predictor(Estimator):
         self.kernel_name_ = require_single_kernel(runs)
         if isinstance(self.targets, str):
             raise PredictorError(f"targets must be a tuple: write ({self.targets!r},)")
+        require_known("reading", self.read_as, READINGS)
 
         # 1. Of repeated measurements, the newest is learned; the others widen the intervals.
         # `newest` keeps the numbers that rows have in the table: warnings name them.
@@ -119,7 +126,7 @@ class Predictor(Estimator):
         guessed_family = None
         if declared_family is None and "time_ms" in targets:
             timed = usable_rows("time_ms", learned)
-            law, guessed_family = _learn_work(self.kernel_name_, timed)
+            law, guessed_family = _learn_work(self.kernel_name_, timed, self.read_as)
         family = declared_family or guessed_family
         self.features_ = FeatureSet(family, self.extra_columns).fit(learned)
         warn_about_data(declared_family, newest, targets, self.extra_columns)
@@ -439,6 +446,7 @@ class Predictor(Estimator):
             "model": self.model,
             "seed": self.seed,
             "extra_columns": list(self.extra_columns),
+            "read_as": self.read_as,
             "parameters": dict(self.parameters or {}),
             **features.to_json(),
             "targets": list(self.targets_),
@@ -478,6 +486,7 @@ class Predictor(Estimator):
                 kernel=kernel,
                 extra_columns=tuple(card["extra_columns"]),
                 parameters=card["parameters"] or None,
+                read_as=card.get("read_as", ANY_READING),
             )
             predictor._restore(folder, card)
             # Check that the parts fit together.
@@ -508,7 +517,9 @@ class Predictor(Estimator):
         self.validity_ = ValidityModel.load(folder)
 
 
-def _learn_work(name: str, rows: pd.DataFrame) -> tuple[LearnedLaw | None, RenamedFamily | None]:
+def _learn_work(
+    name: str, rows: pd.DataFrame, read_as: str
+) -> tuple[LearnedLaw | None, RenamedFamily | None]:
     """Return the law of an unknown kernel's times, and the family that its columns' names hint at.
 
     A kernel with a family's name is not read as another family.
@@ -519,7 +530,7 @@ def _learn_work(name: str, rows: pd.DataFrame) -> tuple[LearnedLaw | None, Renam
         law = learn_law(rows, log_ms, problems)
         if law is None or name in registered("families"):
             return law, None
-        return law, choose_reading(name, rows, log_ms, problems, law)
+        return law, choose_reading(name, rows, log_ms, problems, law, read_as)
 
 
 def _has_energy(targets: Collection[str]) -> bool:

@@ -9,6 +9,7 @@ import pandas as pd
 from foretune.datasets.plain_tables import plain_runs
 from foretune.datasets.schema import PLAIN_GROUPS
 from foretune.family import Family
+from foretune.features.reading_templates import ANY_READING
 from foretune.models.predictor import WEAKNESS, Predictor
 from foretune.models.splits import Split
 from foretune.models.target_names import Target
@@ -87,6 +88,7 @@ def train_predictor(
     parameters: Mapping[str, Any] | None = None,
     validate: ValidationLevel = "quick",
     sizes: Sequence[str] = (),
+    read_as: str = ANY_READING,
 ) -> Training:
     """Fit a predictor and validate it on held-out rows.
 
@@ -106,6 +108,7 @@ def train_predictor(
         sizes: the problem columns of a table that is not a run table; the others are the
             configuration. If empty, all columns are the problem. A run table names its columns
             ``problem.…`` and ``config.…``.
+        read_as: what an unknown kernel is; see `Predictor`.
 
     Raises RunTableError, PredictorError (see `Predictor.fit`); UnknownName if no such level exists.
     """
@@ -118,6 +121,7 @@ def train_predictor(
         kernel=kernel,
         extra_columns=extra_columns,
         parameters=parameters,
+        read_as=read_as,
     ).fit(runs)
     validation = cross_validate(predictor, predictor.runs_, group, splits=splits, level=validate)
     # Whoever uses the predictor later must know, too.

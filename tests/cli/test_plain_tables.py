@@ -246,3 +246,5 @@ def test_the_names_of_sizes_are_read_and_said(capsys):
     printed = capsys.readouterr().out
     assert "read as a matrix product: M = rows, N = cols, K = inner" in printed
     assert "grouped: law + XGBoost" in printed
+    assert main(["train", "theirs.csv", "--out", "p", "--read-as", "none"]) == 0
+    assert "read as" not in capsys.readouterr().out

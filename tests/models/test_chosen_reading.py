@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from foretune.datasets.plain_tables import plain_runs
+from foretune.errors import PredictorError, UnknownName
 from foretune.features.readings import RenamedFamily
 from foretune.models import Predictor
 
@@ -46,3 +47,27 @@ def test_names_that_the_times_contradict_are_not_believed():
     # Time falls with the size: no roofline does that.
     runs = table(lambda m, n, k: 1e9 / (1.0 * m * n * k))
     assert Predictor(targets=("time_ms",)).fit(runs).features_.family is None
+
+
+def test_a_reading_can_be_refused(tmp_path):
+    refusing = Predictor(targets=("time_ms",), read_as="none").fit(table(product_ms))
+    assert refusing.features_.family is None
+    refusing.save(tmp_path / "p")
+    assert Predictor.load(tmp_path / "p").read_as == "none"
+
+
+def test_a_named_reading_is_taken_whatever_the_times_say():
+    runs = table(lambda m, n, k: 1e9 / (1.0 * m * n * k))
+    named = Predictor(targets=("time_ms",), read_as="gemm").fit(runs)
+    assert named.features_.family.reading.template.family == "gemm"
+
+
+def test_a_named_reading_needs_the_names_of_its_sizes():
+    expected = r"cannot be read as an exchange .* message_bytes \(message_bytes\), devices"
+    with pytest.raises(PredictorError, match=expected):
+        Predictor(targets=("time_ms",), read_as="all_reduce").fit(table(product_ms))
+
+
+def test_an_unknown_reading_is_refused_by_name():
+    with pytest.raises(UnknownName, match=r"unknown reading 'gem'.*did you mean 'gemm'"):
+        Predictor(targets=("time_ms",), read_as="gem").fit(table(product_ms))

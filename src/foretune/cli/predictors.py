@@ -57,6 +57,11 @@ WORK = typer.Option(
     help="Work of a launch, from columns: 'flops=2*M*N*K', 'bytes=2*(M*K + K*N + M*N)', "
     "'blocks=-(-M//BLOCK_M) * -(-N//BLOCK_N)' (repeatable).",
 )
+READ_AS = typer.Option(
+    "any",
+    help="What an unknown kernel is: gemm, attention_prefill, attention_decode, moe, norm or "
+    "all_reduce; any: what fits the runs and the names of their sizes; or none.",
+)
 RESUME = typer.Option(None, help="Continue this predictor with its rows, model, targets and seed.")
 
 
@@ -75,6 +80,7 @@ def train(
     validate: str = VALIDATE,
     extra_columns: list[str] = EXTRA_COLUMNS,
     work: list[str] = WORK,
+    read_as: str = READ_AS,
     kernel: str = run_files.ONLY_KERNEL,
     resume: str | None = RESUME,
     mlflow: str = typer.Option(None, help="Also log to this MLflow: sqlite:///mlflow.db or a URL."),
@@ -139,6 +145,7 @@ def train(
             splits=validation.splits or None,
             extra_columns=template.extra_columns,
             parameters=template.parameters,
+            read_as=template.read_as,
             validate=validation.level,
         )
         done.predictor.save(out)
@@ -189,12 +196,13 @@ def _new_predictor(
         seed=options.root_options(context).seed,
         kernel=UserDefinedCost.from_expressions(kernel, *expressions),
         extra_columns=tuple(given["extra_columns"]),
+        read_as=given["read_as"],
     )
 
 
 def _check_resume(context: typer.Context) -> None:
     keeps = "--resume keeps the predictor's"
-    options.reject_options(context, ("model", "target", "extra_columns", "work"), keeps)
+    options.reject_options(context, ("model", "target", "extra_columns", "work", "read_as"), keeps)
     if options.root_options(context).given_seed is not None:
         raise UsageError(f"{keeps} seed: leave --seed out")
 
