@@ -197,6 +197,12 @@ def problems_of(runs: pd.DataFrame) -> list[Problem]:
     return [Problem(values) for values in _rows_of(runs, "problem")]
 
 
+def tasks_of(runs: pd.DataFrame) -> list[str]:
+    """Return device and problem of every row, as text: configurations compete within a task."""
+    pairs = zip(runs["device"], problems_of(runs), strict=True)
+    return [f"{device}/{problem}" for device, problem in pairs]
+
+
 def configurations_of(runs: pd.DataFrame) -> list[Configuration]:
     """Return the configuration of every row, without empty cells."""
     return [Configuration(values) for values in _rows_of(runs, "config")]

@@ -13,15 +13,16 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from foretune.datasets.runs import newest_runs, problems_of
+from foretune.datasets.runs import newest_runs, problems_of, tasks_of
 from foretune.datasets.schema import validate
 from foretune.errors import DataWarning, PredictorError, require_known
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import matching_rows
 from foretune.models.splits import DEFAULT_SPLITS, Split, fold_of_rows
-from foretune.models.target_names import MIN_ROWS, Target
+from foretune.models.target_names import MIN_ROWS, TARGETS, Target
 from foretune.models.targets import measured_rows
 from foretune.models.validation.baselines import predict_baselines
+from foretune.models.validation.energy_choice import EnergyChoice, predict_energy
 from foretune.models.validation.metrics import score
 from foretune.models.validation.weakness import weakness_of
 
@@ -38,6 +39,14 @@ BASELINE_PREFIX = "baseline "
 """Prefix of the columns with predictions of baselines."""
 
 
+@dataclass(frozen=True)
+class _Predicted:
+    """Predictions of held-out rows: by target, and of energy if both targets are predicted."""
+
+    of_targets: dict[Target, pd.DataFrame]
+    energy: pd.DataFrame | None
+
+
 @dataclass
 class Validation:
     """Results of cross-validation, per target.
@@ -45,6 +54,8 @@ class Validation:
     Attributes:
         scores: split -> model or baseline -> metric.
         held_out: the grouped split's rows: ``problem, truth, prediction, low, high``.
+        energy_choice: what the choice of the least energy costs, if power is predicted, too: on
+            the rows of the grouped split, or of the first one.
         seen_problem_share: share of the random split's test rows whose problem is in training too.
         level: level of validation.
         folds: number of parts of which the last split held out one, or each in turn.
@@ -53,6 +64,7 @@ class Validation:
 
     scores: dict[str, Scores] = field(default_factory=dict)
     held_out: dict[str, pd.DataFrame] = field(default_factory=dict)
+    energy_choice: EnergyChoice | None = None
     seen_problem_share: dict[str, float] = field(default_factory=dict)
     level: ValidationLevel = "full"
     folds: int = 0
@@ -71,6 +83,18 @@ class Validation:
         if self.one_fold:
             return f"full validation: {once} in every way, as there are over {MANY_ROWS:,} rows"
         return "full validation: every row held out in turn"
+
+    def add(self, split: Split, predicted: _Predicted, model: str) -> None:
+        """Add what was predicted of the held-out rows of a split."""
+        for target, table in predicted.of_targets.items():
+            self.scores[target][split] = _scores(table, model)
+            if split == "random":
+                self.seen_problem_share[target] = float(table["seen_problem"].mean())
+            if split == "grouped":
+                columns = ["problem", "truth", "prediction", "low", "high"]
+                self.held_out[target] = table[columns]
+        if predicted.energy is not None and (split == "grouped" or self.energy_choice is None):
+            self.energy_choice = EnergyChoice.from_table(predicted.energy)
 
     @property
     def weakness(self) -> str:
@@ -135,15 +159,11 @@ def cross_validate(
         folds = fold_of_rows(measured.runs, split, predictor.seed, group)
         if folds is None:
             continue
-        for target, table in _predict_folds(predictor, measured, folds, one_fold=one_fold).items():
-            validation.scores[target][split] = _scores(table, predictor.model)
+        predicted = _predict_folds(predictor, measured, folds, one_fold=one_fold)
+        validation.add(split, predicted, predictor.model)
+        if predicted.of_targets:
             validation.folds = int(folds.max()) + 1
             validation.one_fold = one_fold
-            if split == "random":
-                validation.seen_problem_share[target] = float(table["seen_problem"].mean())
-            if split == "grouped":
-                columns = ["problem", "truth", "prediction", "low", "high"]
-                validation.held_out[target] = table[columns]
         if first_split_only and any(validation.scores.values()):
             break
     return validation
@@ -151,13 +171,14 @@ def cross_validate(
 
 def _predict_folds(
     predictor: Predictor, measured: _Measurements, folds: np.ndarray, *, one_fold: bool
-) -> dict[Target, pd.DataFrame]:
+) -> _Predicted:
     """Return the predictions of the folds, or of the first one that can be predicted.
 
     ``folds`` is the fold of each run.
     """
     fold_of_measurement = folds[measured.run_of_measurement]
     tables: dict[Target, list[pd.DataFrame]] = {}
+    energies: list[pd.DataFrame] = []
     for fold in np.unique(folds[folds >= 0]):
         training_runs = measured.runs[folds != fold]
         test_runs = measured.runs[folds == fold]
@@ -174,11 +195,15 @@ def _predict_folds(
             for target in targets:
                 table = _predict_fold(fold_predictor, known[target], test[target], target)
                 tables.setdefault(target, []).append(table)
+            if set(targets) == set(TARGETS):
+                energies.append(predict_energy(fold_predictor, test_runs))
         except PredictorError:  # the fold cannot be fitted or predicted
             continue
         if one_fold:
             break
-    return {target: pd.concat(parts, ignore_index=True) for target, parts in tables.items()}
+    of_targets = {target: pd.concat(parts, ignore_index=True) for target, parts in tables.items()}
+    energy = pd.concat(energies, ignore_index=True) if energies else None
+    return _Predicted(of_targets, energy)
 
 
 def _predict_fold(
@@ -196,7 +221,7 @@ def _predict_fold(
             "prediction": predicted[target].to_numpy(),
             "low": predicted[f"{target}_low"].to_numpy(),
             "high": predicted[f"{target}_high"].to_numpy(),
-            "task": test["device"].astype(str).to_numpy() + "/" + problem_names,
+            "task": tasks_of(test),
             "seen_problem": [problem in known_problems for problem in problems],
         }
     )

@@ -224,8 +224,8 @@ def _show_training(
     for target, scores in done.scores.items():
         if scores:
             output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(scores))
-    output.say(str(done.validation))
-    for note in _notes(done, splits):
+    choice = done.validation.energy_choice
+    for note in filter(None, (str(done.validation), str(choice or ""), *_notes(done, splits))):
         output.say(note)
     floor = noise_floor(runs)
     if not math.isnan(floor):
@@ -237,6 +237,7 @@ def _show_training(
                 "in training\ntoo: use the grouped split"
             )
     answer = {**done.metrics(), "noise_floor": floor, "training": done.predictor.training_}
+    answer["energy_choice"] = choice and vars(choice)
     if weakness:
         answer["weakness"] = weakness
     return answer

@@ -55,6 +55,17 @@ def test_cross_validate_scores_baselines_in_every_split(training):
                 assert set(METRICS) <= set(metrics)
 
 
+def test_cross_validate_judges_the_choice_of_the_least_energy(training):
+    choice = training.validation.energy_choice
+    assert choice.problems == 6
+    assert 0.0 <= choice.by_energy < 0.2
+    assert str(choice).startswith("least energy: chosen by predicted energy, ")
+
+
+def test_without_power_there_is_no_choice_of_the_least_energy(validate, toy_runs):
+    assert validate(toy_runs, level="quick").energy_choice is None
+
+
 def test_cross_validate_scores_every_successful_row_once(training, toy_runs):
     ok = (toy_runs["status"] == "ok").sum()
     for models in training.scores["time_ms"].values():
