@@ -102,6 +102,10 @@ def find_new_values(kinds: DrawnKinds, accepts: Callable[[NewValues], bool]) -> 
     return NewValues()
 
 
+class _TimeIsUp(BaseException):
+    """The time limit is over. It is no Exception, because code that runs may suppress those."""
+
+
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeoutError in Python code that takes longer; only the main thread has a limit."""
@@ -111,12 +115,14 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"it takes longer than {seconds:g} s")
+        raise _TimeIsUp
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except _TimeIsUp:
+        raise TimeoutError(f"it takes longer than {seconds:g} s") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -1,5 +1,7 @@
 """New whole numbers: `collect/wrapped/whole_numbers.py`, and when a function gets them."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -180,6 +182,24 @@ def test_function_that_would_never_end_keeps_its_numbers(monkeypatch):
         while not np.array_equal(codes, first):
             pass
         return codes * 2
+
+    new, _ = redrawn(wait, codes)
+
+    assert new is codes
+
+
+def test_function_that_suppresses_exceptions_keeps_its_numbers(monkeypatch):
+    """The end of its time is no exception that it could suppress."""
+    monkeypatch.setattr("foretune.collect.wrapped.function.MIN_ACCEPTANCE_S", 0.05)
+    codes = RNG.integers(0, 9, 60)
+    first = codes.copy()
+
+    def wait(codes, b=1):
+        while True:
+            with suppress(Exception):
+                while not (codes == first).all():
+                    pass
+                return codes * 2
 
     new, _ = redrawn(wait, codes)
 
