@@ -242,7 +242,7 @@ class Database:
         elif not path.is_file():  # connecting would make an empty one
             raise StoreError(f"{path} does not exist: nothing has been tuned there yet")
         self._connection = sqlite3.connect(
-            path, self._patience_s, isolation_level=None, check_same_thread=False
+            path, timeout=self._patience_s, isolation_level=None, check_same_thread=False
         )
         self._finalizer = weakref.finalize(self, self._connection.close)
         # A damaged text is one damaged row. By default, it would be an error of the whole query.
