@@ -27,6 +27,22 @@ READS = {
         class Job(metaclass=Kind): pass
         def work(): return Job.size
     """,
+    "attribute of a parent": """
+        class Base:
+            size = @@
+        class Job(Base):
+            size = 7
+            def run(self): return super().size
+        job = Job()
+        def work(): return job.run()
+    """,
+    "name in a class inside": """
+        SIZE = @@
+        def work():
+            class Job:
+                sizes = [SIZE for _ in range(1)]
+            return Job.sizes
+    """,
     "eval": """
         SIZE = @@
         def work(): return eval("SIZE")

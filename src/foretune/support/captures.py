@@ -11,8 +11,9 @@ from typing import Any
 
 INSTALL_FOLDERS = ("site-packages", "dist-packages")
 """Folders whose files are unrelated to each other."""
-_LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
-_LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
+# The last of each are in Python 3.12 and newer: names in scopes of classes, and `super().name`.
+_LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM", "LOAD_SUPER_ATTR")
 READS_ANY_GLOBAL = frozenset({"globals", "eval", "exec"})
 """Functions that read globals by names that only a run tells."""
 READS_ANY_ATTRIBUTE = frozenset({"getattr", "vars", "__dict__"})
