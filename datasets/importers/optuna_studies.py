@@ -177,10 +177,12 @@ def write(runs: pd.DataFrame, url: str) -> list[str]:
         key = (measurement.kernel, measurement.device, measurement.problem)
         groups.setdefault(key, []).append(measurement)
     names = []
+    storage = None
     try:
+        storage = optuna.storages.RDBStorage(url)
         for (kernel, device, problem), rows in groups.items():
             name = f"{kernel} {problem} on {device}"
-            study = optuna.create_study(storage=url, study_name=name)
+            study = optuna.create_study(storage=storage, study_name=name)
             study.set_user_attr("kernel", kernel)
             study.set_user_attr("device", device)
             study.set_user_attr("problem", dict(problem))
@@ -191,6 +193,9 @@ def write(runs: pd.DataFrame, url: str) -> list[str]:
         raise UsageError(f"{url} has a study {name!r} already: give another file") from e
     except Exception as e:
         raise OutputError(f"{url} cannot be written: {type(e).__name__}") from e
+    finally:
+        if storage is not None:
+            storage.engine.dispose()
     return names
 
 

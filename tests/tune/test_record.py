@@ -3,6 +3,7 @@
 import math
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy, config, time_ms
@@ -249,7 +250,7 @@ def test_tune_problem_unwritable_store_causes_one_warning(tmp_path):
 
 def test_tune_problem_searches_again_if_measurements_are_damaged(tmp_path):
     tune(FakeRunner(), store=tmp_path / "tuned.db")
-    with sqlite3.connect(tmp_path / "tuned.db") as database:
+    with closing(sqlite3.connect(tmp_path / "tuned.db")) as database, database:
         database.execute("UPDATE foretune_measurements SET record = 'damaged'")
     with pytest.warns(ForetuneWarning, match="8 damaged rows skipped"):
         assert tune(FakeRunner(), store=tmp_path / "tuned.db").measured == 8

@@ -2,6 +2,7 @@
 
 import math
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -343,7 +344,7 @@ def test_check_marks_the_configuration_that_runs(wrong_first, tensors, tmp_path)
     def times(launch):
         block = launch.config["BLOCK"]
         launch.arguments["y"].fill_(WRONG[block])
-        with sqlite3.connect(tmp_path / "t.db") as database:
+        with closing(sqlite3.connect(tmp_path / "t.db")) as database, database:
             rows = database.execute("SELECT described FROM foretune_begun").fetchall()
         marked.append(f'"BLOCK": {block},' in str(rows))
         return 1.0
