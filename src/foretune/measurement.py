@@ -13,6 +13,7 @@ from foretune.errors import RunTableError
 from foretune.problem import Problem
 from foretune.redaction import redact
 from foretune.space import Configuration
+from foretune.support.unknown_numbers import equal_fields
 
 POWER_MARGIN = 1.2
 """A board may briefly exceed its limit; 20 % more is a wrong unit or a broken meter."""
@@ -71,6 +72,8 @@ class Measurement:
         # A program may print secrets.
         if self.error:
             object.__setattr__(self, "error", redact(self.error))
+
+    __eq__ = equal_fields
 
     @property
     def ok(self) -> bool:

@@ -13,6 +13,7 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.unknown_numbers import equal_fields
 from foretune.values import FrozenParameters
 
 ChoiceMethod = Literal["measured", "predicted", "all", "verified"]
@@ -99,6 +100,8 @@ class Choice:
     )
     allowed: Allowance | None = field(default=None, compare=False, kw_only=True)
     verification: Mapping[str, Any] | None = field(default=None, compare=False, kw_only=True)
+
+    __eq__ = equal_fields
 
     def to_record(self) -> dict[str, Any]:
         """Return the choice without an unknown regret; UsageError for an unknown method."""
