@@ -23,13 +23,12 @@ from foretune.problem import Problem
 from foretune.result import Result, plain
 from foretune.support.files import atomic_write
 from foretune.tune.judge import CHECK_SEEDS, CLOCK_NOISE, OUTPUT_CHECK_SHARE, Verdict
-from foretune.tune.tasks.task import Task
+from foretune.tune.tasks.task import SIGNATURE_SUFFIX, Task
 from foretune.tune.verifier import ERROR, LOOKS
 from foretune.version import __version__
 
 FORMAT = "foretune-receipt/1"
 SIGNATURE_NAMESPACE = "foretune-receipt"
-SIGNATURE_SUFFIX = ".sig"
 DIGEST = "sha256"
 NOT_DETECTED = (
     "work that a thread of the candidate does between calls, on systems other than Linux",

@@ -18,7 +18,7 @@ from foretune.collect.isolated_implementation import BUFFER, PARAMETER
 from foretune.collect.wrapped.values import as_numpy
 from foretune.problem import Problem
 from foretune.tune.tasks.module_parts import ParsedModule, load_part
-from foretune.tune.tasks.task import Task, TaskError, only_one
+from foretune.tune.tasks.task import Task, TaskError, files_in, only_one
 from foretune.values import Value
 
 REFERENCE_CLASS = "Model"
@@ -96,7 +96,7 @@ def models_task(
         reference=codes[REFERENCE_CLASS],
         inputs=ModelInputs(reference, device),
         problems=tuple(problems) or (Problem(sizes),),
-        files=tuple(sorted({reference, candidate})),
+        files=files_in(reference.parent),
     )
 
 
