@@ -3,6 +3,7 @@
 import datetime
 import platform
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from foretune.collect.versions import versions
 from foretune.device import Device
@@ -30,3 +31,14 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
     return "\n".join(lines) + "\n"
+
+
+def search_packages() -> str:
+    """Return the versions of the searchers' packages."""
+    said = []
+    for name in ("optuna", "cmaes", "kernel_tuner", "smac"):
+        try:
+            said.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            said.append(f"no {name}")
+    return ", ".join(said)

@@ -23,13 +23,12 @@ Resumable: what is in ``--out`` is not searched again. Empty it after changing a
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from machine import heading, markdown
+from machine import heading, markdown, search_packages
 from peers import find_searcher
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import RandomForestRegressor
@@ -100,7 +99,7 @@ def main() -> None:
     for name in names:
         find_searcher(name)
     output.say(heading("Searchers on recorded spaces", local_device()))
-    output.say(f"{packages()}; {options.repeats} repeats of {options.budget} evaluations")
+    output.say(f"{search_packages()}; {options.repeats} repeats of {options.budget} evaluations")
     tables = sorted(options.spaces.glob("*.parquet"))
     spaces = complete_spaces(options.spaces, options.only)
     runs = pd.concat([read_runs(t) for t in tables]) if options.prior else None
@@ -207,17 +206,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="draw the curves: FILE.svg or FILE.png")
     parser.add_argument("--json", action="store_true", help="JSON on stdout, tables on stderr")
     return parser.parse_args()
-
-
-def packages() -> str:
-    """Return the versions of the searchers' packages."""
-    said = []
-    for name in ("optuna", "cmaes", "kernel_tuner", "smac"):
-        try:
-            said.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            said.append(f"no {name}")
-    return ", ".join(said)
 
 
 def has_prior(runs: pd.DataFrame, space: RecordedSpace) -> bool:

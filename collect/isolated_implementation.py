@@ -15,11 +15,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from foretune.collect.side_effects import SideEffects
 from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.shared_memory import shared_memory
 from foretune.collect.wrapped.special_values import KINDS_OF_SPECIAL_VALUES
 from foretune.errors import MeasurementError, UnknownName
 from foretune.registry import object_at
+from foretune.support.identity import kind_of_index, type_of_column
 from foretune.values import Value
 
 _PRECISIONS = {
@@ -32,6 +34,9 @@ _PRECISIONS = {
     "int8": "int8",
 }
 """Name of an array's type -> precision of `Work`."""
+PARAMETER = "the parameter"
+BUFFER = "the buffer"
+"""What a part of a function's own state is called, before its name."""
 
 
 @runtime_checkable
@@ -111,6 +116,7 @@ class IsolatedImplementation:
         self._args: list[tuple[Any, ...]] = []
         self._before: list[Any] = []
         self._returned: list[Any] = []
+        self._side_effects: SideEffects | None = None
 
     def load(self, problem: Mapping[str, Value], seed: int) -> str:
         """Make the inputs and load the code; return why its name is invalid, or ""."""
@@ -147,7 +153,7 @@ class IsolatedImplementation:
                 new = tuple(arrays.redraw(new, draw, seed))
             if number >= len(self._args):
                 self._args.append(new)
-            elif not arrays.assign_all(self._args[number], new):
+            elif not _assign(self._args[number], new):
                 self._args[number] = new
 
         # Copies tell later which arguments a call changed.
@@ -157,10 +163,17 @@ class IsolatedImplementation:
 
         # The code comes after the inputs, so that it cannot replace what they need.
         is_for_another = isinstance(self._code, CodePerProblem) and self._problem != problem
+        if self._side_effects is None:
+            self._side_effects = SideEffects()
         if self._function is None or is_for_another:
             self._wait = _gpu_wait()
             self._function = _load(self._code, problem)
             self._problem = dict(problem)
+
+        # A function may need more than its arguments, such as a gradient of its output.
+        get_ready = getattr(self._function, "prepare", None)
+        if isinstance(self._code, CodePerProblem) and get_ready is not None:
+            get_ready(seeds)
 
         leaves = arrays.leaves(self._args[0])
         return sum(arrays.as_numpy(leaf).nbytes for leaf in leaves if arrays.is_array(leaf))
@@ -171,11 +184,14 @@ class IsolatedImplementation:
         clock = self._clock
         wait = self._wait
         assert function is not None
+        assert self._side_effects is not None
+        self._side_effects.before_call()
         wait()
         start = clock()
         returned = [function(*args) for args in self._args]
         wait()
         own_ms = (clock() - start) * 1e-6
+        self._side_effects.after_call()
         self._returned = returned
         return Timed(own_ms=own_ms, calls=len(returned))
 
@@ -213,6 +229,40 @@ class IsolatedImplementation:
 
     def outputs(self, number: int) -> CallOutputs:
         """Return the outputs of one of the last calls, which cannot know that it is checked."""
+        assert self._side_effects is not None
+        return self._outputs_of(number, self._side_effects.names())
+
+    def all_outputs(self) -> list[CallOutputs]:
+        """Return the outputs of all last calls."""
+        assert self._side_effects is not None
+        changes = self._side_effects.names()
+        return [self._outputs_of(number, changes) for number in range(len(self._args))]
+
+    def changed_state(self, problem: Mapping[str, Value], seeds: Sequence[int]) -> dict[str, Any]:
+        """Return the parts of the function's own state that calls change, by name, on the host.
+
+        A new function is made for it: all calls start from the same state. Code without a state
+        that can be read has none.
+        """
+        if not isinstance(self._code, CodePerProblem):
+            return {}
+        self.prepare(problem, seeds)
+        function = self._code.for_problem(problem)
+        read_state = getattr(function, "state", None)
+        if read_state is None:
+            return {}
+        if hasattr(function, "prepare"):
+            function.prepare(seeds)
+        before = read_state()
+        for args in self._args:
+            function(*args)
+        return {
+            name: value
+            for name, value in read_state().items()
+            if name not in before or not arrays.same_bits(value, before[name])
+        }
+
+    def _outputs_of(self, number: int, changes: Sequence[str]) -> CallOutputs:
         args = self._args[number]
         returned = self._returned[number]
         outputs = tuple(_outputs(returned, "the output")) if returned is not None else ()
@@ -230,8 +280,17 @@ class IsolatedImplementation:
         # Does its result share memory with its arguments, or with the call before?
         earlier = self._returned[number - 1] if number else None
         inputs = [leaf for leaf in now if arrays.is_array(leaf)]
-        effects = sorted(shared_memory(returned, inputs, earlier))
-        return CallOutputs(outputs, written, tuple(effects))
+        effects = {*shared_memory(returned, inputs, earlier), *changes}
+        return CallOutputs(outputs, written, tuple(sorted(effects)))
+
+
+def _assign(args: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
+    """Copy new values into arrays, and return True; return False if other objects are new, too."""
+    for value in arrays.leaves(new):
+        # A generator or an object of a class has a state that is not copied.
+        if not (arrays.is_array(value) or isinstance(value, arrays.IMMUTABLE_TYPES)):
+            return False
+    return arrays.assign_all(args, new)
 
 
 def _outputs(value: Any, place: str) -> Iterator[Output]:
@@ -263,12 +322,16 @@ def _parts(value: Any) -> dict[str, Any] | None:
         columns = {
             f"{i} {name!r}": value.iloc[:, i].to_numpy() for i, name in enumerate(value.columns)
         }
-        return {"index": value.index.to_numpy(), **columns}
-    if pandas is not None and isinstance(value, pandas.Series):
+        kinds = repr([(dtype, type_of_column(dtype)) for dtype in value.dtypes])
         return {
-            "index": value.index.to_numpy(),
-            f"values {value.name!r}": value.to_numpy(),
+            "kind of columns": repr(kind_of_index(value.columns)),
+            "types": kinds,
+            **_labels(value),
+            **columns,
         }
+    if pandas is not None and isinstance(value, pandas.Series):
+        kind = repr((value.dtype, type_of_column(value.dtype)))
+        return {"type": kind, **_labels(value), f"values {value.name!r}": value.to_numpy()}
     if sparse is not None and sparse.issparse(value):
         matrix = value.tocsr().copy()
         matrix.sum_duplicates()
@@ -276,6 +339,10 @@ def _parts(value: Any) -> dict[str, Any] | None:
         shape = np.array(value.shape)
         return {"shape": shape, "i": matrix.indices, "p": matrix.indptr, "data": matrix.data}
     return None
+
+
+def _labels(table: Any) -> dict[str, Any]:
+    return {"kind of index": repr(kind_of_index(table.index)), "index": table.index.to_numpy()}
 
 
 def _array_output(leaf: Any, place: str) -> Output:
@@ -307,7 +374,25 @@ def _class_name(value: Any) -> str:
         is_none = value is None
         kind = kind if is_none else f"what calls itself {kind}"
     dtype = getattr(value, "dtype", None)
-    return kind if dtype is None else f"{kind} of {str(dtype).removeprefix('torch.')}"
+    if dtype is None:
+        return kind
+    return " ".join([f"{kind} of {str(dtype).removeprefix('torch.')}", *_traits(value)])
+
+
+def _traits(value: Any) -> list[str]:
+    """Return what is unusual about a tensor: sparse, not on the host, or computed when read."""
+    if not arrays.is_tensor(value):
+        return []
+    traits = []
+    if str(value.layout) != "torch.strided":
+        traits.append(f"as {value.layout}")
+    if value.device.type != "cpu":
+        traits.append(f"on {value.device.type}")
+    if value.is_conj():
+        traits.append("as lazy conjugate")
+    if value.is_neg():
+        traits.append("as lazy negation")
+    return traits
 
 
 def _gpu_wait() -> Callable[[], None]:

@@ -79,6 +79,7 @@ GUARDED = {
     # Threads are not pinned elsewhere.
     "collect/kernels/numba_codegen.py": {"os.sched_getaffinity", "os.sched_setaffinity"},
     "collect/machine_load.py": {"os.sched_getaffinity"},
+    "collect/side_effects.py": {"os.nice", "os.sched_getaffinity"},
     "collect/state_guard.py": {"os.sched_getaffinity", "os.sched_setaffinity"},
     # `fork_worker` returns at once where there is no Linux; the rest asks for `os.name`.
     "collect/worker_process.py": {

@@ -4,7 +4,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ import pandas as pd
 
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.collect.isolated_implementation import (
+    PARAMETER,
     CallOutputs,
     Code,
     IsolatedImplementation,
@@ -47,6 +48,8 @@ OUTPUT_CHECK_SHARE = 1 / 3
 """Share of timed rounds, chosen at random, whose outputs are also checked."""
 BURST_S = 0.004
 """Calls are timed together until the reference takes as long: asking then takes a small share."""
+MAX_CANDIDATE_BURST_S = 0.25
+"""Calls are timed together for at most this long, if the candidate is much slower."""
 MAX_BURST = 256
 """Largest number of calls that are timed together, each with inputs of its own."""
 MAX_BURST_BYTES = 1 << 26
@@ -59,6 +62,18 @@ CLOCK_NOISE_MS = 0.1
 """The same in milliseconds: the duration of an answer differs between processes."""
 CLOCK_TRIES = 20
 """Bursts that are measured in addition before a clock counts as wrong."""
+HIDDEN_SHARE = 0.5
+"""Share of what a candidate saves that it may spend while it makes inputs or sends outputs."""
+STEP_NOISE = 0.2
+"""Largest share by which such a step differs between two processes that do the same."""
+STEP_NOISE_S = 5e-4
+"""The same in seconds."""
+STEP_QUANTILE = 0.25
+"""Of the durations of a step, this one counts: other load makes some of them longer."""
+STEP_TRIES = 9
+"""Bursts that are measured again before a step counts as too slow."""
+CHECKED_CALLS = 16
+"""Calls of the last burst of a process whose outputs are compared, chosen at random."""
 MAX_INFINITE_SHARE = 0.5
 """Largest share of infinities and NaN in the output of a reference that accepts such inputs."""
 TYPICAL_ELEMENT_BYTES = 4
@@ -264,6 +279,7 @@ def judge(
     if not wanted:
         raise UsageError("no problem is given: give at least one")
     codes = _codes(candidate, reference, rivals or {}, inputs)
+    finite_only = bool(getattr(reference, "finite_inputs_only", False))
     processes = {
         name: WorkerProcess(partial(IsolatedImplementation, code, inputs), _PICKLE_ADVICE)
         for name, code in codes.items()
@@ -274,8 +290,9 @@ def judge(
             progress.start("checking", len(wanted))
             for problem in wanted:
                 bench.check(problem)
+                bench.check_state(problem)
                 if special_values:
-                    bench.check_special_values(problem)
+                    bench.check_special_values(problem, finite_only=finite_only)
                 progress.advance(str(problem))
             if check_only:
                 return Verdict("")
@@ -332,6 +349,7 @@ class JudgeBenchmark:
         self._random = random.Random(secrets.randbits(64))
         self._input_bytes = 1  # of one call, as the reference's process says
         self._bursts: dict[str, list[_Burst]] = {}
+        self._send_s: dict[str, list[float]] = {}
 
     def close(self) -> None:
         """End all processes."""
@@ -342,23 +360,62 @@ class JudgeBenchmark:
         """Load all contestants, each in its process; UsageError if a name has no function."""
         for name in self.implementations:
             (seed,) = self._new_seeds(1)
-            if unknown := self._call(name, problem, "load", dict(problem), seed):
+            with self._turn(name):
+                unknown = self._call(name, problem, "load", dict(problem), seed)
+            if unknown:
                 raise UsageError(str(unknown))
 
     def check(self, problem: Problem) -> None:
         """Check all outputs; UsageError if the reference's output is the same for all inputs."""
         correct = []
-        for seed in self._new_seeds(CHECK_SEEDS):
+        for number in range(CHECK_SEEDS):
+            # Two calls at last: the second must not write into the output of the first.
+            seeds = self._new_seeds(2 if number == CHECK_SEEDS - 1 else 1)
             for name in self.implementations:
-                self._run(name, problem, [seed])
-            correct.append(self._compare_outputs(problem, number=0))
+                self._run(name, problem, seeds)
+            correct += [self._compare_outputs(problem, call) for call in range(len(seeds))]
         if _equal_outputs(correct[0], correct[1]):
             raise UsageError(
                 f"the reference gives the same for all inputs of {problem}, so nothing can be "
                 "checked: let inputs() use its seed, or choose another problem"
             )
 
-    def check_special_values(self, problem: Problem) -> None:
+    def check_state(self, problem: Problem) -> None:
+        """Reject a candidate whose calls leave another state than the reference's, such as means.
+
+        Buffers may have other names. Those that only the candidate changes are its own affair;
+        parameters are not.
+        """
+        seeds = self._new_seeds(2)
+        expected = self._state(REFERENCE, problem, seeds)
+        changed = self._state(CANDIDATE, problem, seeds)
+        for name in changed:
+            if name.startswith(PARAMETER) and name not in expected:
+                reason = f"a call changes {name}, which the reference does not change"
+                raise CandidateRejected(reason, problem)
+        for name, values in expected.items():
+            # Whole numbers count calls, and no output depends on them.
+            if values.dtype.kind not in "fc":
+                continue
+            if not any(self._equal_state(values, other) for other in changed.values()):
+                reason = f"a call does not change {name} as the reference does"
+                raise CandidateRejected(reason, problem)
+
+    def _state(self, name: str, problem: Problem, seeds: list[int]) -> dict[str, np.ndarray]:
+        with self._turn(name):
+            state: dict[str, Any] = self._call(name, problem, "changed_state", dict(problem), seeds)
+        return {part: v for part, v in (state or {}).items() if isinstance(v, np.ndarray)}
+
+    def _equal_state(self, expected: np.ndarray, got: np.ndarray) -> bool:
+        if got.shape != expected.shape or got.dtype != expected.dtype:
+            return False
+        try:
+            output_error(got, expected, self._rules())
+        except WrongResult:
+            return False
+        return True
+
+    def check_special_values(self, problem: Problem, *, finite_only: bool = False) -> None:
         """Check outputs on inputs with zeros, large values, NaN and others.
 
         Only those count that the reference accepts: it does not fail, finite values give no new
@@ -367,6 +424,8 @@ class JudgeBenchmark:
         self._run(REFERENCE, problem, self._new_seeds(1))
         usual: CallOutputs = self._call(REFERENCE, problem, "outputs", 0)
         for special in SPECIAL_VALUES:
+            if finite_only and not special.finite:
+                continue
             seeds = self._new_seeds(1)
             try:
                 self._run(REFERENCE, problem, seeds, special.name)
@@ -393,7 +452,8 @@ class JudgeBenchmark:
         """
         try:
             self._run(name, problem, seeds, special.name)
-            output = self._call(name, problem, "outputs", 0)
+            with self._turn(name):
+                output = self._call(name, problem, "outputs", 0)
             with self._attribute_errors(name, problem):
                 self._compare_with(expected, output, shift=special.shift)
         except CandidateRejected as e:
@@ -415,6 +475,7 @@ class JudgeBenchmark:
         rivals = [n for n in self.implementations if n not in (CANDIDATE, REFERENCE_REPEATED)]
         calls = self._calls_per_burst(problem)
         self._bursts = {name: [] for name in self.implementations}
+        self._send_s = {name: [] for name in self.implementations}
         with watch:
             for processes, share in LOOKS.items():
                 # Measure until the next look at the data; the looks share the error.
@@ -430,6 +491,7 @@ class JudgeBenchmark:
                 if against[0].verdict != "inconclusive":
                     break
         self._check_clock(problem, calls)
+        self._check_other_steps(problem, calls)
         return ProblemVerdict(
             problem=problem,
             against=tuple(against),
@@ -445,7 +507,10 @@ class JudgeBenchmark:
         """Return how many calls take the reference `BURST_S`; each gets inputs of its own."""
         # The first call of a process may compile for this problem, which takes longer than a burst.
         self._run(REFERENCE, problem, self._new_seeds(1))
-        largest = min(MAX_BURST, max(1, MAX_BURST_BYTES // max(1, self._input_bytes)))
+        outputs: CallOutputs = self._call(REFERENCE, problem, "outputs", 0)
+        output_bytes = sum(part.values.nbytes for part in _parts(outputs))
+        call_bytes = max(1, self._input_bytes, output_bytes)
+        largest = min(MAX_BURST, max(1, MAX_BURST_BYTES // call_bytes))
         asking_s = self._asking_s(problem)
 
         calls = 1
@@ -454,7 +519,11 @@ class JudgeBenchmark:
             if burst_s >= BURST_S:
                 break
             calls = min(2 * calls, largest)
-        return calls
+
+        # A much slower candidate is seen in fewer calls.
+        self._run(CANDIDATE, problem, self._new_seeds(1))
+        candidate_s = self._run(CANDIDATE, problem, self._new_seeds(1)).judge_s
+        return max(1, min(calls, int(MAX_CANDIDATE_BURST_S / candidate_s)))
 
     def _asking_s(self, problem: Problem) -> float:
         """Return the seconds that a question to a process takes whose code is trusted."""
@@ -486,47 +555,94 @@ class JudgeBenchmark:
                 times[name].append(1e3 * call_s / calls)
             if self._random.random() < OUTPUT_CHECK_SHARE:
                 self._compare_outputs(problem, self._random.randrange(calls))
-        self._compare_outputs(problem, self._random.randrange(calls))
+        self._compare_all_outputs(problem, calls)
         return Rounds({name: np.array(ms) for name, ms in times.items()})
 
     def _run(self, name: str, problem: Problem, seeds: list[int], special: str = "") -> "_Burst":
         """Let a contestant make its inputs, and time its calls by this process's clock."""
-        input_bytes = self._call(name, problem, "prepare", dict(problem), seeds, special)
+        with self._turn(name):
+            prepare_start = time.perf_counter()
+            input_bytes = self._call(name, problem, "prepare", dict(problem), seeds, special)
+            start = time.perf_counter()
+            timed = self._call(name, problem, "run")
+            end = time.perf_counter()
+
         # The default tolerance grows with the size of the inputs. A candidate could claim any.
         if name == REFERENCE:
             self._input_bytes = int(input_bytes)
-
-        start = time.perf_counter()
-        timed = self._call(name, problem, "run")
-        judge_s = time.perf_counter() - start
         if timed.calls != len(seeds):
             raise MeasurementError(f"{name} made {timed.calls} calls instead of {len(seeds)}")
-        return _Burst(judge_s=judge_s, own_s=1e-3 * float(timed.own_ms))
+        return _Burst(
+            judge_s=end - start, own_s=1e-3 * float(timed.own_ms), prepare_s=start - prepare_start
+        )
+
+    @contextmanager
+    def _turn(self, name: str) -> Iterator[None]:
+        """Let a contestant work. The candidate is stopped, with all its threads, at other times.
+
+        So it can neither compute between its calls, nor slow the others down.
+        """
+        if name != CANDIDATE:
+            yield
+            return
+        candidate = self.implementations[CANDIDATE]
+        candidate.resume()
+        try:
+            yield
+        finally:
+            candidate.pause()
 
     def _compare_outputs(self, problem: Problem, number: int) -> CallOutputs:
         """Compare the outputs of one of the last calls; return the correct ones."""
         expected: CallOutputs = self._call(REFERENCE, problem, "outputs", number)
         for name in self.implementations:
-            if name == REFERENCE:
-                continue
-            output = self._call(name, problem, "outputs", number)
-            with self._attribute_errors(name, problem):
-                error = self._compare_with(expected, output)
-            if name == CANDIDATE:
-                self.max_error = max(self.max_error, error)
+            if name != REFERENCE:
+                with self._turn(name):
+                    output = self._call(name, problem, "outputs", number)
+                self._compare_output(name, problem, expected, output)
         return expected
+
+    def _compare_all_outputs(self, problem: Problem, calls: int) -> None:
+        """Let all contestants send all outputs of the last burst; compare some, chosen at random.
+
+        The time that this takes shows whether the candidate computes while it sends them.
+        """
+        outputs: dict[str, list[CallOutputs]] = {}
+        for name in self.implementations:
+            with self._turn(name):
+                start = time.perf_counter()
+                outputs[name] = self._call(name, problem, "all_outputs")
+                self._send_s[name].append(time.perf_counter() - start)
+            if not isinstance(outputs[name], list) or len(outputs[name]) != calls:
+                with self._attribute_errors(name, problem):
+                    raise MeasurementError("it does not send one output per call")
+        for number in self._random.sample(range(calls), min(calls, CHECKED_CALLS)):
+            for name in self.implementations:
+                if name != REFERENCE:
+                    expected = outputs[REFERENCE][number]
+                    self._compare_output(name, problem, expected, outputs[name][number])
+
+    def _compare_output(
+        self, name: str, problem: Problem, expected: CallOutputs, output: CallOutputs
+    ) -> None:
+        with self._attribute_errors(name, problem):
+            error = self._compare_with(expected, output)
+        if name == CANDIDATE:
+            self.max_error = max(self.max_error, error)
 
     def _compare_with(
         self, expected: CallOutputs, output: CallOutputs, *, shift: float = 1.0
     ) -> float:
         """Return the largest relative error of an output, else raise OtherOutput."""
-        rules = ComparisonRules(
+        return _relative_error(output, expected, self._rules(shift))
+
+    def _rules(self, shift: float = 1.0) -> ComparisonRules:
+        return ComparisonRules(
             self.tolerance,
             input_elements=max(1, self._input_bytes // TYPICAL_ELEMENT_BYTES),
             shift=shift,
             exact_types=False,
         )
-        return _relative_error(output, expected, rules)
 
     def _check_clock(self, problem: Problem, calls: int) -> None:
         """Reject a candidate whose process measures with a clock that is off.
@@ -561,6 +677,55 @@ class JudgeBenchmark:
         allowed_s = CLOCK_NOISE * max(self._median_times()) + 1e-3 * CLOCK_NOISE_MS + delay_s
         return abs(fastest_s[CANDIDATE] - fastest_s[REFERENCE]) > allowed_s
 
+    def _check_other_steps(self, problem: Problem, calls: int) -> None:
+        """Reject a candidate that computes while it makes its inputs, or sends its outputs.
+
+        Both take as long as for the reference, because they are not the candidate's code. Other
+        load adds time, so more is measured before a candidate is rejected.
+        """
+        reason = self._slow_step()
+        if not reason:
+            return
+        self._bursts = {name: [] for name in self.implementations}
+        self._send_s = {name: [] for name in self.implementations}
+        for _ in range(STEP_TRIES):
+            seeds = self._new_seeds(calls)
+            for name in self.implementations:
+                self._bursts[name].append(self._run(name, problem, seeds))
+            self._compare_all_outputs(problem, calls)
+        reason = self._slow_step()
+        if reason:
+            raise CandidateRejected(reason, problem)
+
+    def _slow_step(self) -> str:
+        """Return in which step the candidate spends what it saves; empty if in none."""
+        run_s = self._usual_s(
+            {n: [b.judge_s for b in bursts] for n, bursts in self._bursts.items()}
+        )
+        prepare_s = {n: [b.prepare_s for b in bursts] for n, bursts in self._bursts.items()}
+        saved_s = run_s[REFERENCE] - run_s[CANDIDATE]
+        if saved_s <= 0:
+            return ""
+        steps = {"makes its inputs": prepare_s, "sends its outputs": self._send_s}
+        for step, samples in steps.items():
+            usual_s = self._usual_s(samples)
+
+            # The reference runs in two processes, which show how much equal steps differ.
+            references = (usual_s[REFERENCE], usual_s[REFERENCE_REPEATED])
+            difference = abs(references[0] - references[1])
+            noise_s = STEP_NOISE * max(references) + 3 * difference + STEP_NOISE_S
+            extra_s = usual_s[CANDIDATE] - max(references)
+            if extra_s > max(HIDDEN_SHARE * saved_s, noise_s):
+                return (
+                    f"it saves {1e3 * saved_s:.3g} ms in its calls, and spends {1e3 * extra_s:.3g} "
+                    f"ms more than the reference while it {step}"
+                )
+        return ""
+
+    def _usual_s(self, samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """Return how long a step of each contestant takes without much other load."""
+        return {name: float(np.quantile(s, STEP_QUANTILE)) for name, s in samples.items()}
+
     def _median_times(self) -> tuple[float, float]:
         """Return the seconds of the candidate's bursts by its own and by the judge's clock."""
         bursts = self._bursts[CANDIDATE]
@@ -590,10 +755,14 @@ class JudgeBenchmark:
 
 @dataclass(frozen=True)
 class _Burst:
-    """Seconds of some calls by the judge's clock, and by the clock of their process."""
+    """Seconds of some calls by the judge's clock, and by the clock of their process.
+
+    ``prepare_s`` is how long their inputs took to make, by the judge's clock.
+    """
 
     judge_s: float
     own_s: float
+    prepare_s: float
 
 
 def _equal_outputs(one: CallOutputs, other: CallOutputs) -> bool:

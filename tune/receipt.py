@@ -23,16 +23,16 @@ from foretune.problem import Problem
 from foretune.result import Result, plain
 from foretune.support.files import atomic_write
 from foretune.tune.judge import CHECK_SEEDS, CLOCK_NOISE, OUTPUT_CHECK_SHARE, Verdict
-from foretune.tune.tasks.task import Task
+from foretune.tune.tasks.task import SIGNATURE_SUFFIX, Task
 from foretune.tune.verifier import ERROR, LOOKS
 from foretune.version import __version__
 
 FORMAT = "foretune-receipt/1"
 SIGNATURE_NAMESPACE = "foretune-receipt"
-SIGNATURE_SUFFIX = ".sig"
 DIGEST = "sha256"
 NOT_DETECTED = (
-    "work that a thread of the candidate does between calls",
+    "work that a thread of the candidate does between calls, on systems other than Linux",
+    "weights that are loaded into a model after it was made",
     "files that the candidate exchanges with other processes",
     "shapes and values other than those checked",
 )

@@ -1,7 +1,9 @@
 """The tools of the Model Context Protocol, called by the protocol's own client."""
 
+import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -26,6 +28,27 @@ def inputs(rows, seed):
 def sums(x, step=1):
     return np.concatenate([x[i : i + step].sum(axis=1) for i in range(0, len(x), step)])
 """
+TRITON_FUNCTION = """
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+def inputs(n, seed):
+    return (np.random.default_rng(seed).random(n, np.float32),)
+
+@triton.jit
+def square(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i, mask=i < n)
+    tl.store(out + i, value * value, mask=i < n)
+
+def squares(x, block=16):
+    x = torch.from_numpy(x)
+    out = torch.empty_like(x)
+    square[(triton.cdiv(len(x), block),)](x, out, len(x), BLOCK=block)
+    return out.numpy()
+"""
 CANDIDATE = "def sums(x):\n    return x.sum(axis=1) * 2\n"
 HANGS = "import time\ndef sums(x):\n    time.sleep(60)\n"
 LIMIT_S = 200.0
@@ -43,14 +66,16 @@ def folder(tmp_path, monkeypatch):
     return served
 
 
-def with_client(folder, use):
+def with_client(folder, use, limit_s=LIMIT_S, **variables):
     """Start the server as a client does, and call ``use`` with the session."""
 
     async def connect():
         server = StdioServerParameters(
-            command=sys.executable, args=["-P", "-m", "foretune", "mcp", str(folder)]
+            command=sys.executable,
+            args=["-P", "-m", "foretune", "mcp", str(folder)],
+            env={**os.environ, **variables},
         )
-        with anyio.fail_after(LIMIT_S):
+        with anyio.fail_after(limit_s):
             async with stdio_client(server) as streams, ClientSession(*streams) as session:
                 await session.initialize()
                 return await use(session)
@@ -166,10 +191,39 @@ def test_gate_of_what_is_not_served_is_refused(repository):
             ServedFolder(root.resolve()).revisions(text)
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """A function with a knob that is to be made faster, and its inputs."""
+
+    text: str
+    function: str
+    knob: str
+    values: str
+    inputs: str
+    problem: str
+
+
+ASSIGNMENTS = {
+    "numpy": Assignment(
+        FUNCTION, "sums", "step", "1,10,100,1000", inputs="float64[2000,8]", problem="rows=2000"
+    ),
+    "triton": Assignment(
+        TRITON_FUNCTION, "squares", "block", "16,64,256", inputs="float32[320]", problem="n=320"
+    ),
+}
+
+
 @pytest.mark.extended
-def test_scripted_client_makes_a_kernel_faster_in_ten_calls(folder):
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("language", ASSIGNMENTS)
+def test_scripted_client_makes_a_kernel_faster_in_ten_calls(folder, language):
     """A client without other help reads the tools, tunes a function, and has a candidate judged."""
+    task = ASSIGNMENTS[language]
+    if language == "triton":
+        pytest.importorskip("triton")
     calls = []
+    default = f"{task.knob}={task.values.partition(',')[0]}"
+    (folder / "old.py").write_text(task.text)
 
     async def use(session):
         async def call(name, **arguments):
@@ -178,36 +232,35 @@ def test_scripted_client_makes_a_kernel_faster_in_ten_calls(folder):
             assert not answer.is_error, answer.content[0].text
             return answer.structured_content["result"]
 
+        async def judge(candidate, **arguments):
+            (folder / "new.py").write_text(candidate.replace("def inputs", "def unused"))
+            return await call(
+                "judge",
+                candidate=f"new.py:{task.function}",
+                reference=f"old.py:{task.function}",
+                problems=[task.problem],
+                **arguments,
+            )
+
         tools = {tool.name for tool in (await session.list_tools()).tools}
         assert {"tune", "judge"} <= tools
         tuned = await call(
             "tune",
-            function="slow_sums.py:sums",
-            inputs=["float64[2000,8]"],
-            params=["step=1,10,100,1000"],
+            function=f"old.py:{task.function}",
+            inputs=[task.inputs],
+            params=[f"{task.knob}={task.values}"],
         )
-        best_step = tuned["best"]["config"]["step"]
-        (folder / "tuned_sums.py").write_text(
-            FUNCTION.replace("step=1", f"step={best_step}").replace("inputs", "unused")
+        best = tuned["best"]["config"][task.knob]
+        judged = await judge(
+            task.text.replace(default, f"{task.knob}={best}"), receipt="receipt.json"
         )
-        judged = await call(
-            "judge",
-            candidate="tuned_sums.py:sums",
-            reference="slow_sums.py:sums",
-            problems=["rows=2000"],
-            receipt="receipt.json",
-        )
-        wrong = await call(
-            "judge",
-            candidate="new_sums.py:sums",
-            reference="slow_sums.py:sums",
-            problems=["rows=2000"],
-        )
+        wrong = await judge(task.text.replace("return ", "return 2 * "))
         return tuned, judged, wrong
 
-    tuned, judged, wrong = with_client(folder, use)
-    assert tuned["best"]["config"]["step"] > 1
+    tuned, judged, wrong = with_client(folder, use, limit_s=4 * LIMIT_S, TRITON_INTERPRET="1")
+    assert f"{task.knob}={tuned['best']['config'][task.knob]}" != default
     assert judged["accepted"], judged["refused"]
+    assert judged["faster"]
     assert (folder / "receipt.json").exists()
     assert not wrong["accepted"]
     assert len(calls) <= 10

@@ -11,6 +11,7 @@ import cheats
 import numpy as np
 import pytest
 from fake_clock import FakeClock
+from judged import SameProcess
 
 from foretune.cli import main
 from foretune.collect.isolated_implementation import (
@@ -21,7 +22,7 @@ from foretune.collect.isolated_implementation import (
 )
 from foretune.collect.machine_load import LoadMonitor
 from foretune.device import Device
-from foretune.errors import ForetuneError, MeasurementError, UsageError, describe_error
+from foretune.errors import MeasurementError, UsageError
 from foretune.problem import Problem
 from foretune.tune import judge as module
 from foretune.tune.judge import CandidateRejected, JudgeBenchmark, ProblemVerdict, Verdict
@@ -39,26 +40,6 @@ def _any_load(monkeypatch):
     monkeypatch.setattr(module, "LOOKS", {2: 1.0})
     monkeypatch.setattr(module, "BURST_S", 0.002)
     monkeypatch.setattr(module, "CLOCK_NOISE_MS", 5.0)
-
-
-class SameProcess:
-    """An implementation in this process, which starts at once; others need a second each."""
-
-    def __init__(self, factory, advice=None):
-        self.factory = factory
-        self.implementation = None
-
-    def call(self, method, *arguments, limit_s):
-        self.implementation = self.implementation or self.factory()
-        try:
-            return getattr(self.implementation, method)(*arguments)
-        except ForetuneError:
-            raise
-        except Exception as e:
-            raise MeasurementError(describe_error(e)) from e
-
-    def close(self):
-        self.implementation = None
 
 
 @pytest.fixture
@@ -282,8 +263,9 @@ class FakeProcess:
 
     def call(self, method, *arguments, limit_s):
         if method == "outputs":
-            values = np.array([float(self.seeds[arguments[0]])])
-            return CallOutputs((Output("array", values, "the output"),), {})
+            return self.output(arguments[0])
+        if method == "all_outputs":
+            return [self.output(number) for number in range(len(self.seeds))]
         if method == "prepare":
             self.seeds = arguments[1]
             return 8
@@ -293,8 +275,18 @@ class FakeProcess:
             return Timed(own_ms=self.claimed_ms * len(self.seeds), calls=len(self.seeds))
         return None
 
+    def output(self, number):
+        values = np.array([float(self.seeds[number])])
+        return CallOutputs((Output("array", values, "the output"),), {})
+
     def close(self):
         self.closed += 1
+
+    def pause(self):
+        pass
+
+    def resume(self):
+        pass
 
 
 class HangingProcess(FakeProcess):
@@ -364,6 +356,45 @@ def test_judge_figures_are_from_its_own_clock(clock):
     # The claim differs by less than the noise, and counts for nothing.
     verdict = compare(reference=FakeProcess(clock, 3.0), candidate=FakeProcess(clock, 0.95, 1.0))
     assert verdict.time_ms["candidate"] == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [("prepare", "makes its inputs"), ("all_outputs", "sends its outputs")],
+)
+def test_judge_refuses_work_in_another_step(clock, step, words):
+    class Hiding(FakeProcess):
+        def call(self, method, *arguments, limit_s):
+            if method == step:
+                clock.launch(3.0 * len(self.seeds))()
+            return super().call(method, *arguments, limit_s=limit_s)
+
+    with pytest.raises(CandidateRejected, match=f"while it {words}, on n=64"):
+        compare(reference=FakeProcess(clock, 3.0), candidate=Hiding(clock, 0.5))
+
+
+def test_judge_candidate_is_stopped_when_others_work(clock):
+    class Stopped(FakeProcess):
+        works = True
+
+        def call(self, method, *arguments, limit_s):
+            assert self.works
+            return super().call(method, *arguments, limit_s=limit_s)
+
+        def pause(self):
+            self.works = False
+
+        def resume(self):
+            self.works = True
+
+    class Other(FakeProcess):
+        def call(self, method, *arguments, limit_s):
+            assert not candidate.works
+            return super().call(method, *arguments, limit_s=limit_s)
+
+    candidate = Stopped(clock, 1.0)
+    candidate.works = False
+    compare(reference=Other(clock, 3.0), candidate=candidate)
 
 
 @pytest.mark.parametrize("claimed_ms", [0.0, 0.01, 0.7, 1.4])

@@ -26,6 +26,7 @@ from foretune.tune.receipt import (
 )
 from foretune.tune.results import Comparison, NoiseEstimate
 from foretune.tune.tasks.folder import read_task
+from foretune.tune.tasks.functions import locations_task
 
 TERMS = Terms(None, 0.5)
 NOISE = NoiseEstimate(0.99, 1.01, "", 0.0, 0.0)
@@ -111,6 +112,32 @@ def test_files_that_differ_are_refused(folder):
     with (folder / "candidate.py").open("a") as file:
         file.write(" ")
     with read_task(folder) as task, pytest.raises(ReceiptError, match=r"candidate\.py is not"):
+        check_files(receipt, task)
+
+
+@pytest.mark.parametrize("by_name", [False, True], ids=["folder", "functions"])
+def test_receipt_has_modules_that_the_files_import(folder, by_name):
+    (folder / "candidate.py").write_text("import helper\ndef sums(x): ...\n")
+    (folder / "helper.py").write_text("import deeper\n")
+    (folder / "deeper.py").write_text("")
+    (folder / "other.py").write_text("")
+
+    if by_name:
+        names = (f"{folder / file}:sums" for file in ("candidate.py", "reference.py"))
+        task = locations_task(*names, "", [Problem(rows=20)])
+    else:
+        with read_task(folder) as task:
+            pass
+
+    files = {"candidate.py", "reference.py", "helper.py", "deeper.py"}
+    assert set(task.file_hashes()) == files | (set() if by_name else {"other.py"})
+
+
+def test_receipt_is_no_file_of_its_task(folder):
+    receipt = receipt_of(folder)
+    write_receipt(folder / "r.json", receipt)
+    (folder / "r.json.sig").write_text("signature")
+    with read_task(folder) as task:
         check_files(receipt, task)
 
 

@@ -147,8 +147,8 @@ def read_solution(file: Path) -> Solution:
 
     if language not in LANGUAGES:
         raise TaskError(
-            f"{file} is written in {language}, which is not built here: judge its Python function "
-            "with 'foretune judge FILE.py:NAME REFERENCE.py:NAME'"
+            f"{file} is written in {language}, which is not built here: add a Python source that "
+            "builds and calls it, make that the entry point, and write python as its language"
         )
     if not separator or entry_file not in sources:
         raise TaskError(f"{file}: the entry point {spec['entry_point']!r} is none of its sources")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from foretune.problem import Problem
-from foretune.tune.tasks.module_parts import ParsedModule
-from foretune.tune.tasks.task import Task, TaskError, only_one
+from foretune.tune.tasks.module_parts import ParsedModule, modules_beside
+from foretune.tune.tasks.task import Task, TaskError, files_in, only_one
 
 FORM = "functions"
 REFERENCE_FILE = "reference.py"
@@ -46,7 +46,7 @@ def functions_task(folder: Path, problems: Sequence[Problem]) -> Task:
         reference=f"{reference}:{name}",
         inputs=f"{reference}:{INPUTS}",
         problems=tuple(problems),
-        files=(reference, candidate),
+        files=files_in(folder),
     )
 
 
@@ -69,7 +69,7 @@ def locations_task(
         reference=reference,
         inputs=inputs,
         problems=tuple(problems),
-        files=tuple(sorted(existing)),
+        files=tuple(sorted(modules_beside(existing))),
     )
 
 

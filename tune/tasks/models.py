@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from foretune.collect.isolated_implementation import BUFFER, PARAMETER
+from foretune.collect.wrapped.values import as_numpy
 from foretune.problem import Problem
 from foretune.tune.tasks.module_parts import ParsedModule, load_part
-from foretune.tune.tasks.task import Task, TaskError, only_one
+from foretune.tune.tasks.task import Task, TaskError, files_in, only_one
 from foretune.values import Value
 
 REFERENCE_CLASS = "Model"
@@ -24,8 +26,6 @@ CANDIDATE_CLASS = "ModelNew"
 INPUTS = "get_inputs"
 INIT_INPUTS = "get_init_inputs"
 FORM = "models"
-GRADIENT_SEED = 0
-"""Seed of the gradients of outputs, which are constant."""
 
 
 def find_models(folder: Path, files: Sequence[Path]) -> tuple[Path, Path] | None:
@@ -96,7 +96,7 @@ def models_task(
         reference=codes[REFERENCE_CLASS],
         inputs=ModelInputs(reference, device),
         problems=tuple(problems) or (Problem(sizes),),
-        files=tuple(sorted({reference, candidate})),
+        files=files_in(reference.parent),
     )
 
 
@@ -138,6 +138,11 @@ class ModelCode:
     device: str
     backward: bool
 
+    @property
+    def finite_inputs_only(self) -> bool:
+        """Whether infinity and NaN are no inputs: gradients have no agreed values there."""
+        return self.backward
+
     def for_problem(self, problem: Mapping[str, Value]) -> Callable[..., Any]:
         """Return the model's call for one problem's sizes."""
         import torch
@@ -152,7 +157,7 @@ class ModelCode:
             model = model.to(self.device)
         if self.backward:
             return ForwardAndBackward(model)
-        return torch.no_grad()(lambda *inputs: model(*inputs))
+        return Forward(model)
 
     def _init_inputs(self, problem: Mapping[str, Value]) -> tuple[list[Any], dict[str, Any]]:
         module = load_part(self.task_file, (INIT_INPUTS,), problem)
@@ -167,14 +172,43 @@ class ModelCode:
 
 
 @dataclass
-class ForwardAndBackward:
-    """A model's output, and the gradients of its inputs and parameters by name."""
+class Forward:
+    """A model's output."""
 
     model: Any
-    _gradients: dict[Any, Any] = field(default_factory=dict)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the output, which is not recorded for gradients."""
+        import torch
+
+        with torch.no_grad():
+            return self.model(*inputs)
+
+    def state(self) -> dict[str, Any]:
+        """Return copies of all parameters and buffers by name, on the host."""
+        return _state_of(self.model)
+
+
+@dataclass
+class ForwardAndBackward:
+    """A model's output, and the gradients of its inputs and parameters by name.
+
+    The gradients of the output differ from call to call: constant ones would give constant
+    gradients of the inputs of a linear model, which a candidate could keep.
+    """
+
+    model: Any
+    _seeds: list[int] = field(default_factory=list)
+    _layouts: list[Any] = field(default_factory=list)
+    _drawn: list[list[Any]] = field(default_factory=list)
+
+    def prepare(self, seeds: Sequence[int]) -> None:
+        """Draw the gradients of the next calls, if the outputs of a call are known."""
+        self._seeds = list(seeds)
+        self._drawn = [_gradients(self._layouts, seed) for seed in seeds] if self._layouts else []
 
     def __call__(self, *inputs: Any) -> dict[str, Any]:
-        """Return the output and all gradients, for constant gradients of the output."""
+        """Return the output and all gradients."""
         import torch
 
         leaves = [
@@ -185,7 +219,7 @@ class ForwardAndBackward:
         ]
         output = self.model(*leaves)
         tensors = [t for t in _flat(output) if isinstance(t, torch.Tensor) and t.requires_grad]
-        torch.autograd.backward(tensors, [self._gradient_of(t) for t in tensors])
+        torch.autograd.backward(tensors, self._next_gradients(tensors))
 
         named = {f"gradient of input {i}": x.grad for i, x in enumerate(leaves) if _has_grad(x)}
         for name, parameter in getattr(self.model, "named_parameters", dict)():
@@ -194,17 +228,39 @@ class ForwardAndBackward:
                 parameter.grad = None
         return {"output": _detached(output), **named}
 
-    def _gradient_of(self, output: Any) -> Any:
-        import torch
+    def state(self) -> dict[str, Any]:
+        """Return copies of all parameters and buffers by name, on the host."""
+        return _state_of(self.model)
 
-        key = (tuple(output.shape), output.dtype, output.device)
-        if key not in self._gradients:
-            generator = torch.Generator(output.device).manual_seed(GRADIENT_SEED)
-            drawn = torch.randn(
-                output.shape, generator=generator, dtype=torch.float32, device=output.device
-            )
-            self._gradients[key] = drawn.to(output.dtype)
-        return self._gradients[key]
+    def _next_gradients(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the gradients of a call's outputs."""
+        layouts = [(tuple(t.shape), t.dtype, t.device) for t in tensors]
+        seed = self._seeds.pop(0) if self._seeds else 0
+        drawn = self._drawn.pop(0) if self._drawn else None
+        if drawn is not None and layouts == self._layouts:
+            return drawn
+        self._layouts = layouts
+        return _gradients(layouts, seed)
+
+
+def _gradients(layouts: Sequence[Any], seed: int) -> list[Any]:
+    """Draw normal numbers for tensors of some shapes, types and devices."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(shape, generator=generator).to(device=device, dtype=dtype)
+        for shape, dtype, device in layouts
+    ]
+
+
+def _state_of(model: Any) -> dict[str, Any]:
+    state = {}
+    for name, parameter in getattr(model, "named_parameters", dict)():
+        state[f"{PARAMETER} {name}"] = np.array(as_numpy(parameter))
+    for name, buffer in getattr(model, "named_buffers", dict)():
+        state[f"{BUFFER} {name}"] = np.array(as_numpy(buffer))
+    return state
 
 
 def seed_generators(seed: int) -> None:

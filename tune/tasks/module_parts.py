@@ -110,9 +110,41 @@ class ParsedModule:
                 by_name.setdefault(name, set()).add(definition)
         return sorted(name for name in needed if len(by_name.get(name, ())) > 1)
 
+    @property
+    def imported(self) -> set[str]:
+        """Names of all modules that the file imports anywhere, without their parts."""
+        names = set()
+        for tree in self._tree.body:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import):
+                    names |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    names.add(node.module)
+        return {name.partition(".")[0] for name in names}
+
     def all_statements(self) -> list[ast.stmt]:
         """Return the statements of the whole file."""
         return list(self._tree.body)
+
+
+def modules_beside(files: Iterable[Path]) -> set[Path]:
+    """Return files, and the modules and packages in their folders that they import, and so on."""
+    found: set[Path] = set()
+    waiting = list(files)
+    while waiting:
+        file = waiting.pop()
+        if file in found:
+            continue
+        found.add(file)
+        try:
+            imported = ParsedModule(file).imported
+        except TaskError:  # it is no Python, and fails when it is loaded
+            continue
+        for name in imported:
+            module = file.parent / f"{name}.py"
+            waiting += [module] if module.is_file() else []
+            waiting += (file.parent / name).rglob("*.py")
+    return found
 
 
 def load_part(

@@ -9,6 +9,10 @@ from foretune.collect.isolated_implementation import Code
 from foretune.errors import UsageError
 from foretune.problem import Problem
 
+SIGNATURE_SUFFIX = ".sig"
+RECEIPT_MARK = b'"format": "foretune-receipt/'
+"""A receipt begins with this, after a brace."""
+
 
 class TaskError(UsageError):
     """A folder is no task, or a part of it is missing or ambiguous."""
@@ -21,7 +25,8 @@ class Task:
     Attributes:
         form: how the task is written: ``models``, ``flashinfer-trace`` or ``functions``.
         folder: where its files are.
-        files: those files whose content decides the verdict.
+        files: those files whose content may decide the verdict: all of a folder, or the files of
+            functions with the modules beside them that they import.
         problems: parameters of ``inputs``, at least one.
         one_shape: the candidate is checked on one shape only, because no other is known.
     """
@@ -53,6 +58,24 @@ class Task:
             file.relative_to(self.folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
             for file in sorted(self.files)
         }
+
+
+def files_in(folder: Path) -> tuple[Path, ...]:
+    """Return all files of a task's folder that its code may read.
+
+    Hidden files, caches, receipts and their signatures are none.
+    """
+    return tuple(file for file in sorted(folder.rglob("*")) if _may_be_read(file, folder))
+
+
+def _may_be_read(file: Path, folder: Path) -> bool:
+    parts = file.relative_to(folder).parts
+    if any(part.startswith(".") or part == "__pycache__" for part in parts):
+        return False
+    if not file.is_file() or file.suffix == SIGNATURE_SUFFIX:
+        return False
+    with file.open("rb") as content:
+        return RECEIPT_MARK not in content.read(100)
 
 
 def only_one(what: str, found: Sequence[str], place: Path, advice: str) -> str:

@@ -212,6 +212,8 @@ class Tools:
         inputs: Annotated[str, Field(description="FILE.py:NAME of inputs(…, seed)")] = "",
         tolerance: Annotated[float | None, Field(description="largest relative error")] = None,
         receipt: Annotated[str, Field(description="file for a receipt, in the folder")] = "",
+        solution: Annotated[str, Field(description="name, if a folder has several")] = "",
+        backward: Annotated[bool, Field(description="also judge gradients of models")] = False,
     ) -> dict[str, Any]:
         """Check that a candidate is correct, and how much faster it is than a reference.
 
@@ -231,6 +233,9 @@ class Tools:
             arguments += ["--receipt", str(self.folder.path(receipt))]
         if tolerance is not None:
             arguments += ["--tolerance", str(tolerance)]
+        arguments += _option("--solution", solution)
+        if backward:
+            arguments.append("--backward")
         return await self.runner.run([*arguments, *_options("--problem", problems)], context)
 
     async def predict(

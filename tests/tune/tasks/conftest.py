@@ -4,30 +4,10 @@ import sys
 import tempfile
 
 import pytest
+from judged import SameProcess
 from trace_sets import TraceSet, workload
 
-from foretune.errors import ForetuneError, MeasurementError, describe_error
 from foretune.tune import judge as module
-
-
-class SameProcess:
-    """An implementation in this process, which starts at once; others need a second each."""
-
-    def __init__(self, factory, advice=None):
-        self.factory = factory
-        self.implementation = None
-
-    def call(self, method, *arguments, limit_s):
-        self.implementation = self.implementation or self.factory()
-        try:
-            return getattr(self.implementation, method)(*arguments)
-        except ForetuneError:
-            raise
-        except Exception as e:
-            raise MeasurementError(describe_error(e)) from e
-
-    def close(self):
-        self.implementation = None
 
 
 @pytest.fixture

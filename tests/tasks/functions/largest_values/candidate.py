@@ -1,0 +1,5 @@
+"""The largest values, all rows at once."""
+
+
+def largest_values(x):
+    return x.amax(1)

@@ -1,0 +1,9 @@
+"""The attention, all rows at once."""
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, q, k, v):
+        return torch.softmax(q @ k.T / q.shape[1] ** 0.5, dim=1) @ v

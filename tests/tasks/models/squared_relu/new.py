@@ -1,0 +1,9 @@
+"""The squared relu, all rows at once."""
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.relu(x).square()
