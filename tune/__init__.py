@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from foretune.tune.campaign.campaign import PRESETS, Preset, run_campaign
     from foretune.tune.campaign.observer import Campaign
     from foretune.tune.functions.result import Best
-    from foretune.tune.judge import Verdict
     from foretune.tune.pareto import ParetoResult, tune_pareto
     from foretune.tune.results import TuneResult
     from foretune.tune.tuner import tune_problem
+    from foretune.tune.verdict import Verdict
     from foretune.tune.workload import Calls, WorkloadResult, tune_workload
 
 __all__ = [
@@ -38,7 +38,7 @@ _MODULE_OF = {
     "ParetoResult": "foretune.tune.pareto",
     "Preset": "foretune.tune.campaign.campaign",
     "TuneResult": "foretune.tune.results",
-    "Verdict": "foretune.tune.judge",
+    "Verdict": "foretune.tune.verdict",
     "WorkloadResult": "foretune.tune.workload",
     "run_campaign": "foretune.tune.campaign.campaign",
     "tune_pareto": "foretune.tune.pareto",

@@ -1,19 +1,16 @@
 """The verifier for a third party's implementation."""
 
-import math
 import random
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.collect.isolated_implementation import (
@@ -21,21 +18,25 @@ from foretune.collect.isolated_implementation import (
     CallOutputs,
     Code,
     IsolatedImplementation,
-    Output,
     Work,
 )
 from foretune.collect.machine_load import LoadMonitor
 from foretune.collect.worker_process import WorkerProcess
-from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.output_comparison import ComparisonRules, output_error
 from foretune.collect.wrapped.special_values import SPECIAL_VALUES, SpecialValues
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError
 from foretune.kernel import WrongResult
 from foretune.problem import Problem
-from foretune.result import Result
 from foretune.support.progress import SILENT, Progress
-from foretune.tune.results import Comparison, NoiseEstimate, Outcome
+from foretune.tune.judged_outputs import (
+    OtherOutput,
+    accepts_special_values,
+    equal_outputs,
+    output_difference,
+    parts_of,
+)
+from foretune.tune.verdict import ProblemVerdict, Verdict
 from foretune.tune.verifier import ERROR, LOOKS, Evidence
 
 CHECK_SEEDS = 3
@@ -74,8 +75,6 @@ STEP_TRIES = 9
 """Bursts that are measured again before a step counts as too slow."""
 CHECKED_CALLS = 16
 """Calls of the last burst of a process whose outputs are compared, chosen at random."""
-MAX_INFINITE_SHARE = 0.5
-"""Largest share of infinities and NaN in the output of a reference that accepts such inputs."""
 TYPICAL_ELEMENT_BYTES = 4
 """Bytes of an element, by which the number of input elements is estimated: single precision."""
 CANDIDATE = "candidate"
@@ -84,148 +83,12 @@ REFERENCE_REPEATED = DEFAULT_REPEATED
 _PICKLE_ADVICE = ("the function", "name it FILE.py:NAME")
 
 
-@dataclass(frozen=True)
-class ProblemVerdict:
-    """The comparison on one problem, with the candidate's largest error over all checked outputs.
-
-    `against` compares the candidate with each rival, the fastest first; a comparison's ``value`` is
-    the candidate's time in ms. `time_ms` has the times by name of implementation. `process_ratios`
-    has the speed-up in each process, by rival. `work` is what the reference has to do.
-    """
-
-    problem: Problem
-    against: tuple[Comparison, ...]
-    time_ms: Mapping[str, float]
-    processes: int
-    rounds: int
-    noise: NoiseEstimate
-    relative_error: float
-    process_ratios: Mapping[str, tuple[float, ...]]
-    work: Work | None = None
-
-    @property
-    def candidate(self) -> Comparison:
-        """The candidate compared with the fastest rival."""
-        return self.against[0]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Verdict(Result):
-    """Whether a candidate is correct, and its speed against the best rival.
-
-    Attributes:
-        refused: why it was rejected, with the problem; empty if accepted.
-        problem_verdicts: one per compared problem; empty if rejected.
-    """
-
-    refused: str
-    problem_verdicts: tuple[ProblemVerdict, ...] = ()
-
-    @property
-    def accepted(self) -> bool:
-        """Whether all outputs were correct and all calls ended in time."""
-        return not self.refused
-
-    @property
-    def speedup(self) -> float:
-        """Geometric mean over problems of the speed-up over the best rival; NaN without one."""
-        return self._geometric_mean("ratio")
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Geometric means of the bounds of the problems' 99 % intervals."""
-        return self._geometric_mean("ratio_low"), self._geometric_mean("ratio_high")
-
-    def _geometric_mean(self, figure: str) -> float:
-        figures = [getattr(verdict.candidate, figure) for verdict in self.problem_verdicts]
-        return geometric_mean(figures) if figures else math.nan
-
-    @property
-    def outcome(self) -> Outcome:
-        """Whether the candidate beats every rival over all problems, or is slower than the best."""
-        if self.refused:
-            return "no_win"
-        low, high = self.interval
-        over_all_problems = Comparison(
-            name="all problems",
-            config=None,
-            value=math.nan,
-            ratio=self.speedup,
-            ratio_low=low,
-            ratio_high=high,
-        )
-        return over_all_problems.verdict
-
-    @property
-    def faster(self) -> bool:
-        """Whether the candidate significantly beats every rival."""
-        return self.outcome == "win"
-
-    @property
-    def headline(self) -> str:
-        """The verdict in one line."""
-        if self.refused:
-            return f"refused: {self.refused}"
-        low, high = self.interval
-        words = {"win": "faster", "no_win": "no faster"}.get(self.outcome, self.outcome)
-        load = f", while {self.disturbed}" if self.disturbed else ""
-        return (
-            f"correct, and {words}: {self.speedup:.2f}× the best rival ({low:.2f}–{high:.2f}){load}"
-        )
-
-    @property
-    def disturbed(self) -> str:
-        """The other load during the most disturbed comparison; empty if there was none."""
-        noises = [v.noise for v in self.problem_verdicts if v.noise.disturbed]
-        if not noises:
-            return ""
-        return max(noises, key=lambda noise: np.nan_to_num(noise.others)).disturbed
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per problem: its times by implementation, and the speed-up."""
-        rows = [
-            {"problem": str(r.problem), **r.time_ms, "speedup": r.candidate.ratio}
-            for r in self.problem_verdicts
-        ]
-        return pd.DataFrame(rows or [{"refused": self.refused}])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the verdict for the command line's JSON output."""
-        problems = [
-            {
-                "problem": dict(r.problem),
-                "processes": r.processes,
-                "rounds": r.rounds,
-                "relative_error": r.relative_error,
-                "noise": asdict(r.noise),
-                "time_ms": dict(r.time_ms),
-                "speedup": r.candidate.ratio,
-                "speedup_interval": [r.candidate.ratio_low, r.candidate.ratio_high],
-                "rival": r.candidate.name,
-            }
-            for r in self.problem_verdicts
-        ]
-        return {
-            "accepted": self.accepted,
-            "refused": self.refused,
-            "faster": self.faster,
-            "verdict": self.outcome,
-            "speedup": self.speedup,
-            "speedup_interval": [*self.interval],
-            "problems": problems,
-        }
-
-
 class CandidateRejected(Exception):
     """The candidate is rejected on a problem, for a reason; the message has both."""
 
     def __init__(self, reason: str, problem: Problem) -> None:
         super().__init__(f"{reason}, on {problem}")
         self.reason = reason
-
-
-class OtherOutput(Exception):
-    """An implementation's output is not the reference's; the message says how it differs."""
 
 
 def judge(
@@ -374,7 +237,7 @@ class JudgeBenchmark:
             for name in self.implementations:
                 self._run(name, problem, seeds)
             correct += [self._compare_outputs(problem, call) for call in range(len(seeds))]
-        if _equal_outputs(correct[0], correct[1]):
+        if equal_outputs(correct[0], correct[1]):
             raise UsageError(
                 f"the reference gives the same for all inputs of {problem}, so nothing can be "
                 "checked: let inputs() use its seed, or choose another problem"
@@ -432,7 +295,7 @@ class JudgeBenchmark:
                 expected: CallOutputs = self._call(REFERENCE, problem, "outputs", 0)
             except MeasurementError:  # the reference does not accept them
                 continue
-            if not _accepts(special, expected, usual):
+            if not accepts_special_values(special, expected, usual):
                 continue
             for name in self.implementations:
                 if name != REFERENCE:
@@ -508,7 +371,7 @@ class JudgeBenchmark:
         # The first call of a process may compile for this problem, which takes longer than a burst.
         self._run(REFERENCE, problem, self._new_seeds(1))
         outputs: CallOutputs = self._call(REFERENCE, problem, "outputs", 0)
-        output_bytes = sum(part.values.nbytes for part in _parts(outputs))
+        output_bytes = sum(part.values.nbytes for part in parts_of(outputs))
         call_bytes = max(1, self._input_bytes, output_bytes)
         largest = min(MAX_BURST, max(1, MAX_BURST_BYTES // call_bytes))
         asking_s = self._asking_s(problem)
@@ -634,7 +497,7 @@ class JudgeBenchmark:
         self, expected: CallOutputs, output: CallOutputs, *, shift: float = 1.0
     ) -> float:
         """Return the largest relative error of an output, else raise OtherOutput."""
-        return _relative_error(output, expected, self._rules(shift))
+        return output_difference(output, expected, self._rules(shift))
 
     def _rules(self, shift: float = 1.0) -> ComparisonRules:
         return ComparisonRules(
@@ -763,84 +626,3 @@ class _Burst:
     judge_s: float
     own_s: float
     prepare_s: float
-
-
-def _equal_outputs(one: CallOutputs, other: CallOutputs) -> bool:
-    any_error = ComparisonRules(tolerance=math.inf, exact_types=False)
-    try:
-        return _relative_error(one, other, any_error) == 0.0
-    except OtherOutput:  # their shapes differ
-        return False
-
-
-def _accepts(special: SpecialValues, output: CallOutputs, usual: CallOutputs) -> bool:
-    """Whether the reference's output on special values says that it accepts them.
-
-    Finite values must give no more infinities and NaN than usual inputs do; others may give some,
-    or any number if they spread on purpose.
-    """
-    if special.spreads:
-        return True
-    infinite = _count_infinite(output)
-    if special.finite:
-        return infinite <= _count_infinite(usual)
-    elements = sum(part.values.size for part in _parts(output))
-    return infinite <= MAX_INFINITE_SHARE * elements
-
-
-def _count_infinite(outputs: CallOutputs) -> int:
-    return sum(arrays.count_infinite(part.values) for part in _parts(outputs))
-
-
-def _parts(outputs: CallOutputs) -> list[Output]:
-    return [*outputs.returned, *outputs.written.values()]
-
-
-def _relative_error(output: CallOutputs, expected: CallOutputs, rules: ComparisonRules) -> float:
-    """Return the largest relative error; OtherOutput if structure, type or a value differs."""
-    _check_structure(output, expected)
-    returned = zip(output.returned, expected.returned, strict=True)
-    written = ((output.written[i], expected.written[i]) for i in sorted(expected.written))
-    errors = [0.0]
-    for ours, theirs in (*returned, *written):
-        _check_kind(ours, theirs)
-        if ours.values.shape != theirs.values.shape:
-            raise OtherOutput(
-                f"it gives shape {ours.values.shape} instead of {theirs.values.shape}"
-            )
-        try:
-            errors.append(output_error(ours.values, theirs.values, rules, ours.place))
-        except WrongResult as e:
-            raise OtherOutput(f"wrong: {e}") from e
-    return max(errors)
-
-
-def _check_structure(output: CallOutputs, expected: CallOutputs) -> None:
-    """Raise OtherOutput for outputs that are returned or written elsewhere, or share memory."""
-    changed_too = sorted(output.written.keys() - expected.written.keys())
-    if changed_too:
-        raise OtherOutput(
-            f"it changes its argument {changed_too[0]}, which the reference does not change"
-        )
-    not_written = sorted(expected.written.keys() - output.written.keys())
-    if not_written:
-        raise OtherOutput(f"it does not write into its argument {not_written[0]}")
-
-    # Kinds and places come before the number of parts: they say more.
-    for ours, theirs in zip(output.returned, expected.returned, strict=False):
-        _check_kind(ours, theirs)
-        if ours.place != theirs.place:
-            raise OtherOutput(f"it gives {ours.place} instead of {theirs.place}")
-    if len(output.returned) != len(expected.returned):
-        raise OtherOutput(
-            f"it returns {len(output.returned)} parts instead of {len(expected.returned)}"
-        )
-
-    side_effects = sorted({*output.effects} - {*expected.effects})
-    if side_effects:
-        raise OtherOutput(f"{side_effects[0]}, unlike the reference")
-
-
-def _check_kind(ours: Output, theirs: Output) -> None:
-    if ours.kind != theirs.kind:
-        raise OtherOutput(f"it gives {ours.kind} instead of {theirs.kind}")

@@ -22,8 +22,9 @@ from foretune.errors import UsageError
 from foretune.problem import Problem
 from foretune.result import Result, plain
 from foretune.support.files import atomic_write
-from foretune.tune.judge import CHECK_SEEDS, CLOCK_NOISE, OUTPUT_CHECK_SHARE, Verdict
+from foretune.tune.judge import CHECK_SEEDS, CLOCK_NOISE, OUTPUT_CHECK_SHARE
 from foretune.tune.tasks.task import SIGNATURE_SUFFIX, Task
+from foretune.tune.verdict import Verdict
 from foretune.tune.verifier import ERROR, LOOKS
 from foretune.version import __version__
 

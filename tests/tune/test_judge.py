@@ -25,8 +25,9 @@ from foretune.device import Device
 from foretune.errors import MeasurementError, UsageError
 from foretune.problem import Problem
 from foretune.tune import judge as module
-from foretune.tune.judge import CandidateRejected, JudgeBenchmark, ProblemVerdict, Verdict
+from foretune.tune.judge import CandidateRejected, JudgeBenchmark
 from foretune.tune.results import Comparison, NoiseEstimate
+from foretune.tune.verdict import ProblemVerdict, Verdict
 
 CHEATS = Path(cheats.__file__)
 PROBLEMS = [{"n": 64}, {"n": 48}]
@@ -111,11 +112,11 @@ def test_judge_refuses_candidate_that_only_looks_correct(cheat, why):
     ],
 )
 def test_judge_refuses_candidate_that_attacks_its_process(cheat, why, monkeypatch):
-    compared = module._relative_error
+    compared = module.output_difference
     monkeypatch.setattr(module, "BURST_S", 0.1)  # much longer than it takes to ask
     monkeypatch.setattr(module, "CLOCK_NOISE_MS", CLOCK_NOISE_MS)
     assert_refused(cheat, why, problems=PROBLEMS[:1])
-    assert module._relative_error is compared
+    assert module.output_difference is compared
 
 
 def assert_refused(cheat, why, **options):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from foretune.device import Device
 from foretune.problem import Problem
-from foretune.tune.judge import ProblemVerdict, Verdict
 from foretune.tune.receipt import (
     ReceiptError,
     Terms,
@@ -27,6 +26,7 @@ from foretune.tune.receipt import (
 from foretune.tune.results import Comparison, NoiseEstimate
 from foretune.tune.tasks.folder import read_task
 from foretune.tune.tasks.functions import locations_task
+from foretune.tune.verdict import ProblemVerdict, Verdict
 
 TERMS = Terms(None, 0.5)
 NOISE = NoiseEstimate(0.99, 1.01, "", 0.0, 0.0)

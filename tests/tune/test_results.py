@@ -16,8 +16,8 @@ from foretune.search import run_search
 from foretune.tune import job, tune_pareto, tune_problem, tune_workload
 from foretune.tune.campaign.observer import Campaign
 from foretune.tune.functions.result import Best
-from foretune.tune.judge import Verdict
 from foretune.tune.results import Comparison, NoiseEstimate, TuneResult
+from foretune.tune.verdict import Verdict
 from foretune.tune.workload import Calls
 
 KERNEL = Toy()

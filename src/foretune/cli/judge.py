@@ -17,10 +17,10 @@ from foretune.values import short_number
 
 if TYPE_CHECKING:
     from foretune.device import Device
-    from foretune.tune.judge import Verdict
     from foretune.tune.receipt import Terms
     from foretune.tune.roofline_share import RooflineShare
     from foretune.tune.tasks.task import Task
+    from foretune.tune.verdict import Verdict
 
 REFUSED_EXIT_CODE = 1
 """Exit code of code that is refused or slower."""
