@@ -16,7 +16,11 @@ from foretune.plan.prove import setting as knobs
 from foretune.plan.prove.server import ServerCommand
 from foretune.plan.prove.setting import Setting
 from foretune.plan.serve.commands.server import PORT
-from foretune.plan.serve.commands.vllm import CPU_CACHE_VARIABLE, CPU_THREADS_VARIABLE
+from foretune.plan.serve.commands.vllm import (
+    CPU_CACHE_VARIABLE,
+    CPU_THREADS_VARIABLE,
+    core_list,
+)
 from foretune.plan.serve.launching import checkpoint, launch
 from foretune.values import Value
 
@@ -69,12 +73,15 @@ class PlannedCommand:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         extra: words appended to the command.
         host: name of another machine, or empty.
+        on_cpu: whether the engine runs on a CPU.
+        cpus: numbers of the cores that it may use, if they do not begin with 0.
     """
 
     engine: str
     extra: tuple[str, ...] = ()
     host: str = ""
     on_cpu: bool = False
+    cpus: tuple[int, ...] = ()
 
     @property
     def knobs(self) -> Sequence[str]:
@@ -111,7 +118,7 @@ class PlannedCommand:
             flag = on if _is_on(setting, knob) else off
             words += [flag] if flag else []
         if self.on_cpu:
-            words = with_cpu_flags(words, setting)
+            words = with_cpu_flags(words, setting, self.cpus)
         for name, value in setting.others:
             words = set_flag(words, name, str(value))
         files_at = folder if started.files else None
@@ -204,11 +211,15 @@ class UserCommand:
         }
 
 
-def with_cpu_flags(words: Sequence[str], setting: Setting) -> list[str]:
-    """Return vLLM's command with the size of a CPU's cache and the cores of its threads."""
+def with_cpu_flags(words: Sequence[str], setting: Setting, cpus: Sequence[int] = ()) -> list[str]:
+    """Return vLLM's command with the size of a CPU's cache and the cores of its threads.
+
+    ``cpus`` are the numbers of usable cores: a process may be kept from the first ones.
+    """
     variables = {CPU_CACHE_VARIABLE: f"{setting.cache_gib or 1:g}"}
     if setting.threads:
-        variables[CPU_THREADS_VARIABLE] = f"0-{setting.threads - 1}"
+        usable = list(cpus) or list(range(setting.threads))
+        variables[CPU_THREADS_VARIABLE] = core_list(usable[: setting.threads])
     program = [word for word in words if word.partition("=")[0] not in variables]
     return [*(f"{name}={value}" for name, value in variables.items()), *program]
 

@@ -209,6 +209,7 @@ def _make_prover(
 
 def _command_maker(given: ProveOptions, answered: "Answer") -> "PlannedCommand | UserCommand":
     """Return what makes the commands of settings."""
+    from foretune.device import available_cpus
     from foretune.plan.prove.command import PlannedCommand, UserCommand
 
     extra = _parse_words(given.server_args)
@@ -219,6 +220,7 @@ def _command_maker(given: ProveOptions, answered: "Answer") -> "PlannedCommand |
         extra=extra,
         host=given.ssh,
         on_cpu=answered.best.system.device.kind == "cpu",
+        cpus=() if given.ssh else tuple(available_cpus()),
     )
 
 
