@@ -17,6 +17,7 @@ from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
 
+import numpy as np
 from machine import markdown
 
 from foretune.device import available_cores
@@ -29,9 +30,16 @@ from foretune.plan.describe.catalog import resolve_system
 from foretune.plan.describe.formats import Formats
 from foretune.plan.prove.command import UserCommand
 from foretune.plan.prove.load import Load
-from foretune.plan.prove.prediction import Observation, Promise, ServerPredictor
+from foretune.plan.prove.prediction import (
+    FIRST_SPREAD,
+    NATIVE_HOST,
+    Observation,
+    Promise,
+    ServerPredictor,
+)
 from foretune.plan.prove.prover import Budget, Prover
-from foretune.plan.prove.searcher import CorrectedSearcher
+from foretune.plan.prove.score import best_load
+from foretune.plan.prove.searcher import Correct, CorrectedSearcher, prior_of_scores
 from foretune.plan.prove.setting import Setting, SettingSpace, around
 from foretune.plan.prove.trial import PlainFigures, stored_figures, trial_problem
 from foretune.plan.prove.trial_runner import TrialLimits, TrialRunner
@@ -64,6 +72,17 @@ class Recorded:
     settings: SettingSpace
     loads: Sequence[Load]
     rows: dict[Configuration, Measurement]
+    requirements: Requirements = NO_LIMITS
+
+    def under(self, requirements: Requirements) -> "Recorded":
+        """Return the same measurements, scored under limits."""
+        rows = {}
+        for config, row in self.rows.items():
+            figures = stored_figures(row, list(self.loads))
+            by_name = {load.key: shown for load, shown in figures.items()}
+            score = best_load(by_name, requirements)[1] if row.ok else row.time_ms
+            rows[config] = replace(row, time_ms=score)
+        return Recorded(self.settings, self.loads, rows, requirements)
 
     def score(self, config: Configuration) -> float:
         """Return the recorded score of a setting; infinite if it failed."""
@@ -99,8 +118,9 @@ def main() -> None:
     recorded = _measure_all(settings, runner, arguments.out)
 
     print(_promises(recorded, clocks))
-    print()
-    print(_searches(recorded, clocks, runner))
+    for requirements in (NO_LIMITS, *map(_parse_limits, arguments.limits)):
+        print(f"\nlimits: TTFT {requirements.ttft_ms:g} ms, TPOT {requirements.tpot_ms:g} ms")
+        print(_searches(recorded.under(requirements), clocks, runner))
 
 
 def _parse() -> argparse.Namespace:
@@ -112,10 +132,17 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--osl", type=int, default=16)
     parser.add_argument("--loads", default="1,4,16")
     parser.add_argument("--flag", action="append", default=[], help="requests=1,2,4,8,16")
+    parser.add_argument("--limits", action="append", default=[], help="TTFT/TPOT ms: 500/60")
     parser.add_argument("--operators", type=Path)
     parser.add_argument("--start-limit", type=float, default=600)
     parser.add_argument("--out", type=Path, default=Path("proved"))
     return parser.parse_args()
+
+
+def _parse_limits(text: str) -> Requirements:
+    """Parse limits of TTFT and TPOT in milliseconds, joined by a slash."""
+    ttft, _, tpot = text.partition("/")
+    return Requirements(ttft_ms=float(ttft), tpot_ms=float(tpot))
 
 
 def _planned_deployment(arguments: argparse.Namespace) -> tuple[Deployment, StepTimerFactory]:
@@ -158,7 +185,7 @@ def _measure_all(settings: SettingSpace, runner: TrialRunner, out: Path) -> Reco
 
 def _promises(recorded: Recorded, clocks: StepTimerFactory) -> str:
     """Return promise and proof of the plan's setting, before and after it was started."""
-    predictor = ServerPredictor(clocks)
+    predictor = ServerPredictor(clocks, host=NATIVE_HOST)
     planned = recorded.settings.planned
     setting = recorded.settings.setting(planned)
     shown = stored_figures(recorded.rows[planned], list(recorded.loads))
@@ -171,7 +198,7 @@ def _promises(recorded: Recorded, clocks: StepTimerFactory) -> str:
         cells = [f"{getattr(before[load], name):,.1f}" for name in FIGURES]
         proofs = [f"{getattr(shown[load], name):,.1f}" for name in FIGURES]
         lines.append(["plan's setting", load.name, *_beside(cells, proofs)])
-    uncorrected = ServerPredictor(clocks)
+    uncorrected = ServerPredictor(clocks, host=NATIVE_HOST)
     by_name = {
         "as planned": uncorrected.promise,
         "one factor on all times": _one_factor(uncorrected, setting, shown),
@@ -231,8 +258,13 @@ def _searches(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner)
     for name in BLIND:
         shares = [_blind(recorded, name, seed) for seed in range(SEEDS)]
         lines.append([f"{name}, no predictor", *_means(shares)])
-    corrected = _corrected(recorded, clocks, runner)
-    lines.append(["the corrected plan", *_means([corrected])])
+    plans = {
+        "the plan, as it is": _uncorrected(recorded, clocks),
+        "the corrected plan": _corrected(recorded, clocks, runner),
+    }
+    for name, correct in plans.items():
+        searcher = CorrectedSearcher(recorded.settings.space, correct)
+        lines.append([name, *_means([_replay(recorded, searcher)])])
     title = f"{len(recorded.rows)} settings"
     return markdown([title, *(f"after {n}" for n in STARTS)], lines)
 
@@ -247,21 +279,33 @@ def _blind(recorded: Recorded, kind: str, seed: int) -> list[float]:
     return _replay(recorded, searcher)
 
 
-def _corrected(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner) -> list[float]:
-    """Return the shares of the product's search."""
+def _uncorrected(recorded: Recorded, clocks: StepTimerFactory) -> Correct:
+    """Return a prior that no trial corrects: the surrogate alone learns its errors."""
+    predictor = ServerPredictor(clocks, host=NATIVE_HOST)
+    settings = recorded.settings
+    scores = []
+    for config in settings.space:
+        promises = {
+            load.key: predictor.promise(settings.setting(config), load) for load in recorded.loads
+        }
+        scores.append(best_load(promises, recorded.requirements)[1])
+    prior = prior_of_scores(scores, FIRST_SPREAD, p_valid=np.ones(len(scores)))
+    return lambda measurements: prior
+
+
+def _corrected(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner) -> Correct:
+    """Return the product's prior, which every trial corrects."""
     prover = Prover(
         settings=recorded.settings,
         runner=runner,
-        predictor=ServerPredictor(clocks),
-        requirements=NO_LIMITS,
+        predictor=ServerPredictor(clocks, host=NATIVE_HOST),
+        requirements=recorded.requirements,
         plan_promises={},
         budget=Budget(),
         subject=Subject("serve", "replay", "this machine", "benchmark"),
         store=FallibleStore(False),
     )
-    space = recorded.settings.space
-    searcher = CorrectedSearcher(space, prover.correct)
-    return _replay(recorded, searcher)
+    return prover.correct
 
 
 def _replay(recorded: Recorded, searcher: AskTell[Configuration]) -> list[float]:

@@ -14,6 +14,15 @@ Grace is slower at the engines' Python code: measured on CPU-bound Qwen3-30B-A3B
 with x86.
 """
 
+CPU_ENGINE_MS = {
+    "step_ms": 1.0,
+    "request_ms": 0.05,
+    "token_ms": 0.002,
+    "active_ms": 0.0,
+    "layer_ms": 0.0,
+}
+"""Fields of `Host` of vLLM whose model runs on the same CPU."""
+
 
 @dataclass(frozen=True)
 class Host:
@@ -35,6 +44,8 @@ class Host:
     @classmethod
     def for_system(cls, system: System, depth: int = 1) -> Self:
         """Return the host times of a system's servers; pipelines do not overlap steps."""
+        if system.device.kind == "cpu":
+            return cls(**CPU_ENGINE_MS, overlaps=False)
         slowdown = HOST_SLOWDOWN.get(system.name, 1.0)
         times = {
             field.name: slowdown * getattr(cls, field.name)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from foretune.errors import OutputError, UsageError
 from foretune.plan.prove import setting as knobs
-from foretune.plan.prove.server import ServerCommand
+from foretune.plan.prove.server import HOST, ServerCommand
 from foretune.plan.prove.setting import Setting
 from foretune.plan.serve.commands.server import PORT
 from foretune.plan.serve.commands.vllm import (
@@ -21,6 +21,7 @@ from foretune.plan.serve.commands.vllm import (
     CPU_THREADS_VARIABLE,
     core_list,
 )
+from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.launching import checkpoint, launch
 from foretune.values import Value
 
@@ -48,6 +49,9 @@ SWITCHES: Mapping[str, Mapping[str, tuple[str, str]]] = {
 SHARE_FLAGS = {"vllm": "--gpu-memory-utilization"}
 """Engine -> flag of the share of memory that it fills."""
 PORT_FLAG = "--port"
+HOST_FLAG = "--host"
+OPEN_ENGINES = ("vllm",)
+"""Engines that other machines reach unless their command says where to listen."""
 
 
 class CommandMaker(Protocol):
@@ -60,6 +64,9 @@ class CommandMaker(Protocol):
     @property
     def identity(self) -> str:
         """Text that is equal for equal servers: it names the work in the store."""
+
+    def can_start(self, deployment: Deployment) -> bool:
+        """Return whether a deployment's server can be started as it is."""
 
     def command(self, setting: Setting, port: int, folder: Path) -> ServerCommand:
         """Return the command that starts a setting; files that it reads are put in ``folder``."""
@@ -99,18 +106,16 @@ class PlannedCommand:
 
     def command(self, setting: Setting, port: int, folder: Path) -> ServerCommand:
         """Return the plan's command with the setting's flags."""
-        served = checkpoint(setting.deployment, self.engine)
-        if served.is_placeholder:
-            raise UsageError(f"make the checkpoint first, or give --command: {served.note}")
+        refusal = self.refusal(setting.deployment)
+        if refusal:
+            raise UsageError(refusal)
         started = launch(setting.deployment, self.engine)
-        if started.unsupported:
-            raise UsageError(started.unsupported)
-        if len(started.commands) != 1:
-            raise UsageError("--prove starts one server: leave --pools out")
         if started.files:
             self._write(started.files, folder)
 
         words = set_flag(started.commands[0], PORT_FLAG, str(port))
+        if self.engine in OPEN_ENGINES and HOST_FLAG not in self.extra:
+            words = set_flag(words, HOST_FLAG, HOST)
         if not self.on_cpu and self.engine in SHARE_FLAGS:
             words = set_flag(words, SHARE_FLAGS[self.engine], f"{setting.cache_share:g}")
         for knob, (on, off) in SWITCHES[self.engine].items():
@@ -123,6 +128,22 @@ class PlannedCommand:
             words = set_flag(words, name, str(value))
         files_at = folder if started.files else None
         return ServerCommand([*words, *self.extra], port=port, folder=files_at, host=self.host)
+
+    def can_start(self, deployment: Deployment) -> bool:
+        """Return whether a deployment's server can be started as it is."""
+        return not self.refusal(deployment)
+
+    def refusal(self, deployment: Deployment) -> str:
+        """Return why a deployment's server cannot be started; empty if it can."""
+        served = checkpoint(deployment, self.engine)
+        if served.is_placeholder:
+            return f"make the checkpoint first, or give --command: {served.note}"
+        started = launch(deployment, self.engine)
+        if started.unsupported:
+            return started.unsupported
+        if len(started.commands) != 1:
+            return "--prove starts one server: leave --pools out"
+        return ""
 
     def _write(self, files: Mapping[str, str], folder: Path) -> None:
         """Write the files that the command reads."""
@@ -186,6 +207,10 @@ class UserCommand:
                 return int(self.words[i + 1])
         return PORT
 
+    def can_start(self, deployment: Deployment) -> bool:
+        """Return True: a user's command has its formats and layout already."""
+        return True
+
     def command(self, setting: Setting, port: int, folder: Path) -> ServerCommand:
         """Return the command with a setting's values."""
         values: dict[str, Value] = {
@@ -216,7 +241,10 @@ def with_cpu_flags(words: Sequence[str], setting: Setting, cpus: Sequence[int] =
 
     ``cpus`` are the numbers of usable cores: a process may be kept from the first ones.
     """
-    variables = {CPU_CACHE_VARIABLE: f"{setting.cache_gib or 1:g}"}
+    cache_gib = setting.cache_gib or 1.0
+    if cache_gib != int(cache_gib):
+        raise UsageError(f"{knobs.CACHE_GIB}={cache_gib:g}: vLLM takes whole GiB, such as 1")
+    variables = {CPU_CACHE_VARIABLE: f"{cache_gib:g}"}
     if setting.threads:
         usable = list(cpus) or list(range(setting.threads))
         variables[CPU_THREADS_VARIABLE] = core_list(usable[: setting.threads])

@@ -53,7 +53,7 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
     # A pipeline prefills one prompt per stage at a time.
     prompts = fixed["prompts_per_step"] * np.array([d.prefill_layout.pp for d in deployments])
     batch = np.array([d.batch for d in deployments])
-    host_ms = np.array([_pipeline_host_ms(d) for d in deployments])
+    host_ms = np.array([_added_host_ms(d) for d in deployments])
     # Accepted tokens share the time of their step.
     accepted_tokens = np.array([d.accepted_tokens for d in deployments])
     shares = {f"share_{part}": decode[part] / decode["total"] for part in PARTS}
@@ -247,10 +247,10 @@ def _cpu_ms(deployment: Deployment, prompts: float) -> float:
     )
 
 
-def _pipeline_host_ms(deployment: Deployment) -> float:
-    """Return the CPU time that a pipeline adds; without a pipeline, GPU work hides it."""
+def _added_host_ms(deployment: Deployment) -> float:
+    """Return the CPU time that a pipeline, or a model on the CPU, adds; else GPU work hides it."""
     stages = deployment.layout.pp
-    if stages == 1:
+    if stages == 1 and deployment.system.device.kind != "cpu":
         return 0.0
     host = Host.for_system(deployment.system, stages)
     running = int(deployment.running)

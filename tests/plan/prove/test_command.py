@@ -66,6 +66,25 @@ def test_planned_command_threads_stay_on_usable_cores(deployment, tmp_path, cpus
     assert command.environment["VLLM_CPU_OMP_THREADS_BIND"] == bound
 
 
+def test_planned_command_listens_on_this_machine_alone(on_gpu, tmp_path):
+    setting = Setting(on_gpu, requests=4)
+    words = PlannedCommand("vllm").command(setting, port=8123, folder=tmp_path).words
+    assert words[words.index("--host") + 1] == "127.0.0.1"
+
+    # Whoever names another address gets it.
+    opened = PlannedCommand("vllm", extra=("--host", "0.0.0.0"))
+    words = opened.command(setting, port=8123, folder=tmp_path).words
+    assert words.count("--host") == 1
+    assert words[words.index("--host") + 1] == "0.0.0.0"
+
+
+def test_planned_command_part_of_gib_is_refused(deployment, tmp_path):
+    maker = PlannedCommand("vllm", on_cpu=True)
+    setting = Setting(deployment, requests=8, cache_gib=0.5)
+    with pytest.raises(UsageError, match="whole GiB"):
+        maker.command(setting, port=8123, folder=tmp_path)
+
+
 @pytest.mark.parametrize("engine", ["sglang", "trtllm"])
 def test_planned_command_other_engines_need_files(on_gpu, tmp_path, engine):
     maker = PlannedCommand(engine)
