@@ -2,11 +2,12 @@
 
 Run: ``python benchmarks/plan_prove.py MODEL --command 'SERVER …'``.
 
-Every setting around the plan is started and loaded once (rows are kept in ``--out``, and an
-interrupted run goes on). The first table has promise and proof of the plan's own setting, before
-and after one start corrected the predictor. The second replays searches on the recorded settings:
-the share of the best score that each reaches after so many starts, over seeds. Nothing is chosen
-here: all constants are those of the product.
+Every setting around the plan is started and loaded, ``--passes`` times in turn (rows are kept in
+``--out``, and an interrupted run goes on). The first table has promise and proof of the plan's own
+setting, before and after one start corrected the predictor. Then follow searches, replayed on the
+recorded settings: the share of the best score that each reaches after so many starts, over seeds;
+without limits, and under those of ``--limits``. Nothing is chosen here: all constants are those of
+the product.
 """
 
 import argparse
@@ -113,9 +114,9 @@ def main() -> None:
         loads,
         vocab=best.model.vocab,
         folder=arguments.out,
-        limits=TrialLimits(start_s=arguments.start_limit, repeats=2),
+        limits=TrialLimits(start_s=arguments.start_limit, repeats=arguments.repeats),
     )
-    recorded = _measure_all(settings, runner, arguments.out)
+    recorded = _measure_all(settings, runner, arguments.out, arguments.passes)
 
     print(_promises(recorded, clocks))
     for requirements in (NO_LIMITS, *map(_parse_limits, arguments.limits)):
@@ -134,6 +135,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--flag", action="append", default=[], help="requests=1,2,4,8,16")
     parser.add_argument("--limits", action="append", default=[], help="TTFT/TPOT ms: 500/60")
     parser.add_argument("--operators", type=Path)
+    parser.add_argument("--passes", type=int, default=1, help="starts of each setting")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each load")
     parser.add_argument("--start-limit", type=float, default=600)
     parser.add_argument("--out", type=Path, default=Path("proved"))
     return parser.parse_args()
@@ -162,25 +165,55 @@ def _planned_deployment(arguments: argparse.Namespace) -> tuple[Deployment, Step
     return best, clocks
 
 
-def _measure_all(settings: SettingSpace, runner: TrialRunner, out: Path) -> Recorded:
-    """Start every setting that the record lacks, the plan's own first."""
-    subject = Subject("serve", runner.maker.identity, "this machine", "benchmark")
+def _measure_all(settings: SettingSpace, runner: TrialRunner, out: Path, passes: int) -> Recorded:
+    """Start every setting that the record lacks, in as many passes over all of them as asked.
+
+    A busy machine drifts for minutes. The passes give all settings a share of it, and the median
+    of each figure leaves out the worst of it.
+    """
     store = Store(out / "trials.db")
     problem = trial_problem(list(runner.loads), NO_LIMITS)
-    rows = {m.config: m for m in store.measurements(subject, problem)}
     order = [settings.planned, *(c for c in settings.space if c != settings.planned)]
-    for config in order:
-        if config in rows:
-            continue
-        begun = time.monotonic()
-        trial = runner.run(config, settings.setting(config), {})
-        row = trial.to_measurement(problem, subject.device, NO_LIMITS)
-        store.put(subject, [row])
-        rows[config] = row
-        told = f"{row.time_ms:.1f} ms per token" if row.ok else row.error
-        print(f"{dict(config)}: {told}, {time.monotonic() - begun:.0f} s", flush=True)
-    known = {config: rows[config] for config in order}
-    return Recorded(settings, runner.loads, known)
+    measured: dict[Configuration, list[Measurement]] = {config: [] for config in order}
+    for number in range(passes):
+        subject = Subject("serve", runner.maker.identity, "this machine", f"pass {number + 1}")
+        rows = {m.config: m for m in store.measurements(subject, problem)}
+        for config in order:
+            if config not in rows:
+                begun = time.monotonic()
+                trial = runner.run(config, settings.setting(config), {})
+                rows[config] = trial.to_measurement(problem, subject.device, NO_LIMITS)
+                store.put(subject, [rows[config]])
+                row = rows[config]
+                told = f"{row.time_ms:.1f} ms per token" if row.ok else row.error
+                seconds = time.monotonic() - begun
+                print(f"{dict(config)}: {told}, {seconds:.0f} s", flush=True)
+            measured[config].append(rows[config])
+    print(_repeatability(measured))
+    known = {config: _median_row(rows) for config, rows in measured.items()}
+    return Recorded(settings, runner.loads, known).under(NO_LIMITS)
+
+
+def _median_row(rows: Sequence[Measurement]) -> Measurement:
+    """Return one row with the median of every figure; a failed one if it ever failed."""
+    failed = next((row for row in rows if not row.ok), None)
+    if failed is not None:
+        return failed
+    names = rows[0].static
+    static = {name: median(row.static[name] for row in rows) for name in names}
+    return replace(rows[0], static=static)
+
+
+def _repeatability(measured: Mapping[Configuration, Sequence[Measurement]]) -> str:
+    """Return how far the passes lie apart."""
+    ratios = []
+    for rows in measured.values():
+        times = [row.time_ms for row in rows if row.ok]
+        if len(times) > 1:
+            ratios.append(max(times) / min(times))
+    if not ratios:
+        return "one pass: how far repeats lie apart is unknown"
+    return f"passes lie {median(ratios):.2f} × apart (median), at most {max(ratios):.2f} ×"
 
 
 def _promises(recorded: Recorded, clocks: StepTimerFactory) -> str:
