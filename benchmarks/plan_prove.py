@@ -5,9 +5,9 @@ Run: ``python benchmarks/plan_prove.py MODEL --command 'SERVER …'``.
 Every setting around the plan is started and loaded, ``--passes`` times in turn (rows are kept in
 ``--out``, and an interrupted run goes on). The first table has promise and proof of the plan's own
 setting, before and after one start corrected the predictor. Then follow searches, replayed on the
-recorded settings: the share of the best score that each reaches after so many starts, over seeds;
-without limits, and under those of ``--limits``. Nothing is chosen here: all constants are those of
-the product.
+recorded settings: the share of the best score that each reaches after so many starts, from the
+plan's setting and from others; without limits, and under those of ``--limits``. Nothing is chosen
+here: all constants are those of the product.
 """
 
 import argparse
@@ -56,6 +56,8 @@ from foretune.tune.store.subject import Subject
 
 STARTS = (1, 2, 4, 6)
 """Numbers of starts after which the searches are compared."""
+OTHER_FIRSTS = 4
+"""Settings that take the place of the plan's own as the first."""
 SEEDS = 20
 """Repeats of each replayed search."""
 BLIND = ("random", "tpe", "surrogate")
@@ -284,32 +286,41 @@ def _errors(recorded: Recorded, promise_of: PromiseOf) -> dict[str, float]:
 
 
 def _searches(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner) -> str:
-    """Return the share of the best score that each search reaches after some starts."""
-    lines = []
-    planned = recorded.score(recorded.settings.planned)
-    lines.append(["the plan's own", *[f"{recorded.best / planned:.3f}"] * len(STARTS)])
-    for name in BLIND:
-        shares = [_blind(recorded, name, seed) for seed in range(SEEDS)]
-        lines.append([f"{name}, no predictor", *_means(shares)])
+    """Return the share of the best score that each search reaches after some starts.
+
+    Every search begins with the plan's own setting, and then again with others in its place: a plan
+    may be wrong.
+    """
+    space = recorded.settings.space
+    configs = list(recorded.rows)
+    others = configs[1 :: max(len(configs) // OTHER_FIRSTS, 1)]
+    firsts = {"the plan's own": [recorded.settings.planned], "others": others}
     plans = {
         "the plan, as it is": _uncorrected(recorded, clocks),
         "the corrected plan": _corrected(recorded, clocks, runner),
     }
-    for name, correct in plans.items():
-        searcher = CorrectedSearcher(recorded.settings.space, correct)
-        lines.append([name, *_means([_replay(recorded, searcher)])])
-    title = f"{len(recorded.rows)} settings"
-    return markdown([title, *(f"after {n}" for n in STARTS)], lines)
+
+    lines = []
+    for title, first_settings in firsts.items():
+        for kind in BLIND:
+            shares = [
+                _replay(recorded, make_searcher(kind, space, seed=seed), first)
+                for first in first_settings
+                for seed in range(SEEDS)
+            ]
+            lines.append([f"from {title}: {kind}, no predictor", *_means(shares)])
+        for name, correct in plans.items():
+            shares = [
+                _replay(recorded, CorrectedSearcher(space, correct), first)
+                for first in first_settings
+            ]
+            lines.append([f"from {title}: {name}", *_means(shares)])
+    heading = f"{len(recorded.rows)} settings"
+    return markdown([heading, *(f"after {n}" for n in STARTS)], lines)
 
 
 def _means(shares: Sequence[Sequence[float]]) -> list[str]:
     return [f"{fmean(of_seed[i] for of_seed in shares):.3f}" for i in range(len(STARTS))]
-
-
-def _blind(recorded: Recorded, kind: str, seed: int) -> list[float]:
-    """Return the shares of a searcher that starts with the plan's setting, and knows no plan."""
-    searcher = make_searcher(kind, recorded.settings.space, seed=seed)
-    return _replay(recorded, searcher)
 
 
 def _uncorrected(recorded: Recorded, clocks: StepTimerFactory) -> Correct:
@@ -341,7 +352,9 @@ def _corrected(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner
     return prover.correct
 
 
-def _replay(recorded: Recorded, searcher: AskTell[Configuration]) -> list[float]:
+def _replay(
+    recorded: Recorded, searcher: AskTell[Configuration], first: Configuration
+) -> list[float]:
     """Return the best score over the found one after each number of `STARTS`."""
     found: list[float] = []
 
@@ -350,7 +363,8 @@ def _replay(recorded: Recorded, searcher: AskTell[Configuration]) -> list[float]
         return [recorded.rows[config] for config in configs]
 
     stopping = Stopping(min(STARTS[-1], len(recorded.rows)))
-    run(search(searcher, stopping, first=[recorded.settings.planned]), measure)
+    run(search(searcher, stopping, first=[first]), measure)
+    # A search that expects nothing better stops early, and keeps what it has.
     return [recorded.best / min(found[:n]) for n in STARTS]
 
 
