@@ -2,10 +2,11 @@
 
 Run: ``python benchmarks/plan_prove.py MODEL --command 'SERVER …'``.
 
-Every setting around the plan is started and loaded once (rows are kept in ``--out``, and an
-interrupted run goes on). The first table has promise and proof of the plan's own setting, before
-and after one start corrected the predictor. The second replays searches on the recorded settings:
-the share of the best score that each reaches after so many starts, over seeds. Nothing is chosen
+Every setting around the plan is started and loaded, ``--passes`` times in turn (rows are kept in
+``--out``, and an interrupted run goes on). The first table has promise and proof of the plan's own
+setting, before and after one start corrected the predictor. Then follow searches, replayed on the
+recorded settings: the share of the best score that each reaches after so many starts, from the
+plan's setting and from others; without limits, and under those of ``--limits``. Nothing is chosen
 here: all constants are those of the product.
 """
 
@@ -17,6 +18,7 @@ from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
 
+import numpy as np
 from machine import markdown
 
 from foretune.device import available_cores
@@ -29,9 +31,16 @@ from foretune.plan.describe.catalog import resolve_system
 from foretune.plan.describe.formats import Formats
 from foretune.plan.prove.command import UserCommand
 from foretune.plan.prove.load import Load
-from foretune.plan.prove.prediction import Observation, Promise, ServerPredictor
+from foretune.plan.prove.prediction import (
+    FIRST_SPREAD,
+    NATIVE_HOST,
+    Observation,
+    Promise,
+    ServerPredictor,
+)
 from foretune.plan.prove.prover import Budget, Prover
-from foretune.plan.prove.searcher import CorrectedSearcher
+from foretune.plan.prove.score import best_load
+from foretune.plan.prove.searcher import Correct, CorrectedSearcher, prior_of_scores
 from foretune.plan.prove.setting import Setting, SettingSpace, around
 from foretune.plan.prove.trial import PlainFigures, stored_figures, trial_problem
 from foretune.plan.prove.trial_runner import TrialLimits, TrialRunner
@@ -47,6 +56,8 @@ from foretune.tune.store.subject import Subject
 
 STARTS = (1, 2, 4, 6)
 """Numbers of starts after which the searches are compared."""
+OTHER_FIRSTS = 4
+"""Settings that take the place of the plan's own as the first."""
 SEEDS = 20
 """Repeats of each replayed search."""
 BLIND = ("random", "tpe", "surrogate")
@@ -64,6 +75,17 @@ class Recorded:
     settings: SettingSpace
     loads: Sequence[Load]
     rows: dict[Configuration, Measurement]
+    requirements: Requirements = NO_LIMITS
+
+    def under(self, requirements: Requirements) -> "Recorded":
+        """Return the same measurements, scored under limits."""
+        rows = {}
+        for config, row in self.rows.items():
+            figures = stored_figures(row, list(self.loads))
+            by_name = {load.key: shown for load, shown in figures.items()}
+            score = best_load(by_name, requirements)[1] if row.ok else row.time_ms
+            rows[config] = replace(row, time_ms=score)
+        return Recorded(self.settings, self.loads, rows, requirements)
 
     def score(self, config: Configuration) -> float:
         """Return the recorded score of a setting; infinite if it failed."""
@@ -94,13 +116,14 @@ def main() -> None:
         loads,
         vocab=best.model.vocab,
         folder=arguments.out,
-        limits=TrialLimits(start_s=arguments.start_limit, repeats=2),
+        limits=TrialLimits(start_s=arguments.start_limit, repeats=arguments.repeats),
     )
-    recorded = _measure_all(settings, runner, arguments.out)
+    recorded = _measure_all(settings, runner, arguments.out, arguments.passes)
 
     print(_promises(recorded, clocks))
-    print()
-    print(_searches(recorded, clocks, runner))
+    for requirements in (NO_LIMITS, *map(_parse_limits, arguments.limits)):
+        print(f"\nlimits: TTFT {requirements.ttft_ms:g} ms, TPOT {requirements.tpot_ms:g} ms")
+        print(_searches(recorded.under(requirements), clocks, runner))
 
 
 def _parse() -> argparse.Namespace:
@@ -112,10 +135,19 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--osl", type=int, default=16)
     parser.add_argument("--loads", default="1,4,16")
     parser.add_argument("--flag", action="append", default=[], help="requests=1,2,4,8,16")
+    parser.add_argument("--limits", action="append", default=[], help="TTFT/TPOT ms: 500/60")
     parser.add_argument("--operators", type=Path)
+    parser.add_argument("--passes", type=int, default=1, help="starts of each setting")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each load")
     parser.add_argument("--start-limit", type=float, default=600)
     parser.add_argument("--out", type=Path, default=Path("proved"))
     return parser.parse_args()
+
+
+def _parse_limits(text: str) -> Requirements:
+    """Parse limits of TTFT and TPOT in milliseconds, joined by a slash."""
+    ttft, _, tpot = text.partition("/")
+    return Requirements(ttft_ms=float(ttft), tpot_ms=float(tpot))
 
 
 def _planned_deployment(arguments: argparse.Namespace) -> tuple[Deployment, StepTimerFactory]:
@@ -135,30 +167,60 @@ def _planned_deployment(arguments: argparse.Namespace) -> tuple[Deployment, Step
     return best, clocks
 
 
-def _measure_all(settings: SettingSpace, runner: TrialRunner, out: Path) -> Recorded:
-    """Start every setting that the record lacks, the plan's own first."""
-    subject = Subject("serve", runner.maker.identity, "this machine", "benchmark")
+def _measure_all(settings: SettingSpace, runner: TrialRunner, out: Path, passes: int) -> Recorded:
+    """Start every setting that the record lacks, in as many passes over all of them as asked.
+
+    A busy machine drifts for minutes. The passes give all settings a share of it, and the median
+    of each figure leaves out the worst of it.
+    """
     store = Store(out / "trials.db")
     problem = trial_problem(list(runner.loads), NO_LIMITS)
-    rows = {m.config: m for m in store.measurements(subject, problem)}
     order = [settings.planned, *(c for c in settings.space if c != settings.planned)]
-    for config in order:
-        if config in rows:
-            continue
-        begun = time.monotonic()
-        trial = runner.run(config, settings.setting(config), {})
-        row = trial.to_measurement(problem, subject.device, NO_LIMITS)
-        store.put(subject, [row])
-        rows[config] = row
-        told = f"{row.time_ms:.1f} ms per token" if row.ok else row.error
-        print(f"{dict(config)}: {told}, {time.monotonic() - begun:.0f} s", flush=True)
-    known = {config: rows[config] for config in order}
-    return Recorded(settings, runner.loads, known)
+    measured: dict[Configuration, list[Measurement]] = {config: [] for config in order}
+    for number in range(passes):
+        subject = Subject("serve", runner.maker.identity, "this machine", f"pass {number + 1}")
+        rows = {m.config: m for m in store.measurements(subject, problem)}
+        for config in order:
+            if config not in rows:
+                begun = time.monotonic()
+                trial = runner.run(config, settings.setting(config), {})
+                rows[config] = trial.to_measurement(problem, subject.device, NO_LIMITS)
+                store.put(subject, [rows[config]])
+                row = rows[config]
+                told = f"{row.time_ms:.1f} ms per token" if row.ok else row.error
+                seconds = time.monotonic() - begun
+                print(f"{dict(config)}: {told}, {seconds:.0f} s", flush=True)
+            measured[config].append(rows[config])
+    print(_repeatability(measured))
+    known = {config: _median_row(rows) for config, rows in measured.items()}
+    return Recorded(settings, runner.loads, known).under(NO_LIMITS)
+
+
+def _median_row(rows: Sequence[Measurement]) -> Measurement:
+    """Return one row with the median of every figure; a failed one if it ever failed."""
+    failed = next((row for row in rows if not row.ok), None)
+    if failed is not None:
+        return failed
+    names = rows[0].static
+    static = {name: median(row.static[name] for row in rows) for name in names}
+    return replace(rows[0], static=static)
+
+
+def _repeatability(measured: Mapping[Configuration, Sequence[Measurement]]) -> str:
+    """Return how far the passes lie apart."""
+    ratios = []
+    for rows in measured.values():
+        times = [row.time_ms for row in rows if row.ok]
+        if len(times) > 1:
+            ratios.append(max(times) / min(times))
+    if not ratios:
+        return "one pass: how far repeats lie apart is unknown"
+    return f"passes lie {median(ratios):.2f} × apart (median), at most {max(ratios):.2f} ×"
 
 
 def _promises(recorded: Recorded, clocks: StepTimerFactory) -> str:
     """Return promise and proof of the plan's setting, before and after it was started."""
-    predictor = ServerPredictor(clocks)
+    predictor = ServerPredictor(clocks, host=NATIVE_HOST)
     planned = recorded.settings.planned
     setting = recorded.settings.setting(planned)
     shown = stored_figures(recorded.rows[planned], list(recorded.loads))
@@ -171,7 +233,7 @@ def _promises(recorded: Recorded, clocks: StepTimerFactory) -> str:
         cells = [f"{getattr(before[load], name):,.1f}" for name in FIGURES]
         proofs = [f"{getattr(shown[load], name):,.1f}" for name in FIGURES]
         lines.append(["plan's setting", load.name, *_beside(cells, proofs)])
-    uncorrected = ServerPredictor(clocks)
+    uncorrected = ServerPredictor(clocks, host=NATIVE_HOST)
     by_name = {
         "as planned": uncorrected.promise,
         "one factor on all times": _one_factor(uncorrected, setting, shown),
@@ -224,47 +286,75 @@ def _errors(recorded: Recorded, promise_of: PromiseOf) -> dict[str, float]:
 
 
 def _searches(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner) -> str:
-    """Return the share of the best score that each search reaches after some starts."""
+    """Return the share of the best score that each search reaches after some starts.
+
+    Every search begins with the plan's own setting, and then again with others in its place: a plan
+    may be wrong.
+    """
+    space = recorded.settings.space
+    configs = list(recorded.rows)
+    others = configs[1 :: max(len(configs) // OTHER_FIRSTS, 1)]
+    firsts = {"the plan's own": [recorded.settings.planned], "others": others}
+    plans = {
+        "the plan, as it is": _uncorrected(recorded, clocks),
+        "the corrected plan": _corrected(recorded, clocks, runner),
+    }
+
     lines = []
-    planned = recorded.score(recorded.settings.planned)
-    lines.append(["the plan's own", *[f"{recorded.best / planned:.3f}"] * len(STARTS)])
-    for name in BLIND:
-        shares = [_blind(recorded, name, seed) for seed in range(SEEDS)]
-        lines.append([f"{name}, no predictor", *_means(shares)])
-    corrected = _corrected(recorded, clocks, runner)
-    lines.append(["the corrected plan", *_means([corrected])])
-    title = f"{len(recorded.rows)} settings"
-    return markdown([title, *(f"after {n}" for n in STARTS)], lines)
+    for title, first_settings in firsts.items():
+        for kind in BLIND:
+            shares = [
+                _replay(recorded, make_searcher(kind, space, seed=seed), first)
+                for first in first_settings
+                for seed in range(SEEDS)
+            ]
+            lines.append([f"from {title}: {kind}, no predictor", *_means(shares)])
+        for name, correct in plans.items():
+            shares = [
+                _replay(recorded, CorrectedSearcher(space, correct), first)
+                for first in first_settings
+            ]
+            lines.append([f"from {title}: {name}", *_means(shares)])
+    heading = f"{len(recorded.rows)} settings"
+    return markdown([heading, *(f"after {n}" for n in STARTS)], lines)
 
 
 def _means(shares: Sequence[Sequence[float]]) -> list[str]:
     return [f"{fmean(of_seed[i] for of_seed in shares):.3f}" for i in range(len(STARTS))]
 
 
-def _blind(recorded: Recorded, kind: str, seed: int) -> list[float]:
-    """Return the shares of a searcher that starts with the plan's setting, and knows no plan."""
-    searcher = make_searcher(kind, recorded.settings.space, seed=seed)
-    return _replay(recorded, searcher)
+def _uncorrected(recorded: Recorded, clocks: StepTimerFactory) -> Correct:
+    """Return a prior that no trial corrects: the surrogate alone learns its errors."""
+    predictor = ServerPredictor(clocks, host=NATIVE_HOST)
+    settings = recorded.settings
+    scores = []
+    for config in settings.space:
+        promises = {
+            load.key: predictor.promise(settings.setting(config), load) for load in recorded.loads
+        }
+        scores.append(best_load(promises, recorded.requirements)[1])
+    prior = prior_of_scores(scores, FIRST_SPREAD, p_valid=np.ones(len(scores)))
+    return lambda measurements: prior
 
 
-def _corrected(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner) -> list[float]:
-    """Return the shares of the product's search."""
+def _corrected(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner) -> Correct:
+    """Return the product's prior, which every trial corrects."""
     prover = Prover(
         settings=recorded.settings,
         runner=runner,
-        predictor=ServerPredictor(clocks),
-        requirements=NO_LIMITS,
+        predictor=ServerPredictor(clocks, host=NATIVE_HOST),
+        requirements=recorded.requirements,
         plan_promises={},
         budget=Budget(),
         subject=Subject("serve", "replay", "this machine", "benchmark"),
         store=FallibleStore(False),
     )
-    space = recorded.settings.space
-    searcher = CorrectedSearcher(space, prover.correct)
-    return _replay(recorded, searcher)
+    return prover.correct
 
 
-def _replay(recorded: Recorded, searcher: AskTell[Configuration]) -> list[float]:
+def _replay(
+    recorded: Recorded, searcher: AskTell[Configuration], first: Configuration
+) -> list[float]:
     """Return the best score over the found one after each number of `STARTS`."""
     found: list[float] = []
 
@@ -273,7 +363,8 @@ def _replay(recorded: Recorded, searcher: AskTell[Configuration]) -> list[float]
         return [recorded.rows[config] for config in configs]
 
     stopping = Stopping(min(STARTS[-1], len(recorded.rows)))
-    run(search(searcher, stopping, first=[recorded.settings.planned]), measure)
+    run(search(searcher, stopping, first=[first]), measure)
+    # A search that expects nothing better stops early, and keeps what it has.
     return [recorded.best / min(found[:n]) for n in STARTS]
 
 

@@ -63,6 +63,29 @@ class Timer:
 CPU_TIMER = Timer()
 
 
+class ColdCpuTimer(Timer):
+    """Times launches on the host whose operands have left the caches.
+
+    Between two uses of a weight, a model reads all its other weights. A buffer as large as the
+    last-level cache is written before every launch, so that the next one reads from memory.
+    """
+
+    def __init__(self, cache_bytes: float) -> None:
+        self._buffer = np.empty(max(FLUSH_BYTES, int(cache_bytes)), dtype=np.uint8)
+        self._written = 0
+
+    def batch_size(self, fastest_ms: float) -> int:
+        """Return 1: a second launch in a row would find its operands in the cache."""
+        return 1
+
+    def sample_ms(self, launch: Launch, batch_size: int) -> float:
+        """Return the time of one launch, in milliseconds."""
+        # Another value each time: equal pages may be merged.
+        self._written = (self._written + 1) % 256
+        self._buffer.fill(self._written)
+        return super().sample_ms(launch, batch_size=1)
+
+
 @dataclass(frozen=True)
 class Timing:
     """When to stop repeating.

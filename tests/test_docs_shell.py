@@ -60,6 +60,7 @@ NOT_RUN = {
     "foretune store add": "needs the reader's kernel",
     "model.pt2": "tests/collect/test_networks.py exports and measures networks",
     "--objective energy": "needs a power meter",
+    "my-model": "needs the reader's model and engine: tests/plan/prove/engines has real ones",
 }
 """Part of a line -> why it is not run."""
 

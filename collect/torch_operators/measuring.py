@@ -1,8 +1,8 @@
 """Measures operators of language models on this machine, row by row into a run table.
 
 A step of a deployment runs thousands of operators, so weights have left the cache before their next
-use. GPU launches are timed with a cold cache and replayed from a graph, as in engines. On a CPU the
-last-level cache stays warm.
+use. All launches are timed with a cold cache; those of a GPU are replayed from a graph, as in
+engines.
 """
 
 import time
@@ -15,7 +15,7 @@ import psutil
 import torch
 
 from foretune.collect.collection import CollectSummary, describe
-from foretune.collect.timing import CPU_TIMER, Timing, gpu_timer, time_launch
+from foretune.collect.timing import ColdCpuTimer, Timer, Timing, gpu_timer, time_launch
 from foretune.collect.torch_operators.operators import CLASSES
 from foretune.collect.versions import versions
 from foretune.datasets.run_file import RowIdentity
@@ -33,6 +33,7 @@ USABLE_FRACTION = 0.8
 """Share of the free memory that one operator may take."""
 MAX_FAILURES = 3
 """Failures without a success after which a kernel is skipped in these formats."""
+KIB = 2**10
 WARMUP_RUNS = 3
 """Launches before recording a graph: libraries initialize in the first ones."""
 
@@ -71,6 +72,13 @@ def build(operator: OperatorRun, device: str) -> Launch:
     return CLASSES[operator.kernel].build(operator.problem, operator.config, device)
 
 
+def _timer(device: Device) -> Timer:
+    """Return a timer that flushes the caches before each launch."""
+    if device.kind == "gpu":
+        return gpu_timer(device)
+    return ColdCpuTimer(cache_bytes=KIB * device.specs.get("l3_kib", 0.0))
+
+
 class OperatorBenchmarker:
     """Runs operators one after the other on a GPU or the CPU of this machine, with torch."""
 
@@ -78,7 +86,7 @@ class OperatorBenchmarker:
         self.device = device
         self.timing = timing
         self._torch_device = f"cuda:{device.index}" if device.kind == "gpu" else "cpu"
-        self._timer = gpu_timer(device) if device.kind == "gpu" else CPU_TIMER
+        self._timer = _timer(device)
 
     def measure(self, operator: OperatorRun) -> Measurement:
         """Return the measurement of ``operator``; a failure is a status, not an error."""

@@ -25,8 +25,6 @@ from foretune.plan.describe.system import System
 PRICE_COLUMNS = ("system", "usd_per_gpu_hour")
 """Columns of a table of prices."""
 TOML_SUFFIX = ".toml"
-BUSY_MARK = ") while "
-"""In the source of a CPU's rates, before what disturbed them (`foretune.collect.devices`)."""
 SYSTEM_HINT = (
     "or a GPU's name, like '4x RTX 3090', or a TOML file with architecture, memory_gib, "
     "memory_gbps and bf16_gflops of your data sheet"
@@ -178,11 +176,10 @@ def _local_system(prices: Mapping[str, float] | None) -> System:
     count = max(sum(gpu.name == first.name for gpu in gpus), 1)
     system = System.from_device(first, gpus_per_node=count)
     assumptions = ""
-    if first.kind == "cpu" and BUSY_MARK in first.source:
-        _, _, disturbance = first.source.partition(BUSY_MARK)
+    if first.kind == "cpu" and first.rates_measured_while:
         assumptions = (
-            f"rates of this CPU were measured while {disturbance}: they are too low, and are "
-            "measured again on a quiet machine"
+            f"rates of this CPU were measured while {first.rates_measured_while}: they are too "
+            "low, and are measured again on a quiet machine"
         )
     price = (prices or {}).get(system.name)
     return replace(system, price_per_hour=price, assumptions=assumptions)

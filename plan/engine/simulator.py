@@ -92,6 +92,7 @@ def simulate_requests(
                 tokens=prompt_tokens,
                 active=min(admitted, max_active),
                 launched=0 if graph_size else work.layers,
+                prompts=len(prompts),
             )
             now = max(now, stage_free_ms[stage]) + step_ms
             stage_free_ms[stage] = now

@@ -104,13 +104,17 @@ def serve_load(
 async def _serve(
     url: str, load: Load, prompts: Prompts, seed: int, limit_s: float
 ) -> list[ServedRequest]:
-    """Open one connection per request in flight, and run a closed or an open loop."""
+    """Run a closed or an open loop, with a connection per request.
+
+    Some servers end a connection that is kept, while the next request is written to it: llama.cpp's
+    does.
+    """
     import aiohttp
 
     rng = np.random.default_rng(seed)
     requests = load.requests(seed)
     bodies = [_body(requests, i, prompts, rng) for i in range(len(requests))]
-    limits = aiohttp.TCPConnector(limit=0)
+    limits = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(url, connector=limits) as session:
         client = _Client(session, deadline_s=time.perf_counter() + limit_s)
         if load.concurrency:

@@ -13,10 +13,15 @@ from typing import Protocol
 
 from foretune.errors import OutputError, UsageError
 from foretune.plan.prove import setting as knobs
-from foretune.plan.prove.server import ServerCommand
+from foretune.plan.prove.server import HOST, ServerCommand
 from foretune.plan.prove.setting import Setting
 from foretune.plan.serve.commands.server import PORT
-from foretune.plan.serve.commands.vllm import CPU_CACHE_VARIABLE, CPU_THREADS_VARIABLE
+from foretune.plan.serve.commands.vllm import (
+    CPU_CACHE_VARIABLE,
+    CPU_THREADS_VARIABLE,
+    core_list,
+)
+from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.launching import checkpoint, launch
 from foretune.values import Value
 
@@ -44,6 +49,9 @@ SWITCHES: Mapping[str, Mapping[str, tuple[str, str]]] = {
 SHARE_FLAGS = {"vllm": "--gpu-memory-utilization"}
 """Engine -> flag of the share of memory that it fills."""
 PORT_FLAG = "--port"
+HOST_FLAG = "--host"
+OPEN_ENGINES = ("vllm",)
+"""Engines that other machines reach unless their command says where to listen."""
 
 
 class CommandMaker(Protocol):
@@ -57,6 +65,9 @@ class CommandMaker(Protocol):
     def identity(self) -> str:
         """Text that is equal for equal servers: it names the work in the store."""
 
+    def can_start(self, deployment: Deployment) -> bool:
+        """Return whether a deployment's server can be started as it is."""
+
     def command(self, setting: Setting, port: int, folder: Path) -> ServerCommand:
         """Return the command that starts a setting; files that it reads are put in ``folder``."""
 
@@ -69,12 +80,15 @@ class PlannedCommand:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         extra: words appended to the command.
         host: name of another machine, or empty.
+        on_cpu: whether the engine runs on a CPU.
+        cpus: numbers of the cores that it may use, if they do not begin with 0.
     """
 
     engine: str
     extra: tuple[str, ...] = ()
     host: str = ""
     on_cpu: bool = False
+    cpus: tuple[int, ...] = ()
 
     @property
     def knobs(self) -> Sequence[str]:
@@ -92,18 +106,16 @@ class PlannedCommand:
 
     def command(self, setting: Setting, port: int, folder: Path) -> ServerCommand:
         """Return the plan's command with the setting's flags."""
-        served = checkpoint(setting.deployment, self.engine)
-        if served.is_placeholder:
-            raise UsageError(f"make the checkpoint first, or give --command: {served.note}")
+        refusal = self.refusal(setting.deployment)
+        if refusal:
+            raise UsageError(refusal)
         started = launch(setting.deployment, self.engine)
-        if started.unsupported:
-            raise UsageError(started.unsupported)
-        if len(started.commands) != 1:
-            raise UsageError("--prove starts one server: leave --pools out")
         if started.files:
             self._write(started.files, folder)
 
         words = set_flag(started.commands[0], PORT_FLAG, str(port))
+        if self.engine in OPEN_ENGINES and HOST_FLAG not in self.extra:
+            words = set_flag(words, HOST_FLAG, HOST)
         if not self.on_cpu and self.engine in SHARE_FLAGS:
             words = set_flag(words, SHARE_FLAGS[self.engine], f"{setting.cache_share:g}")
         for knob, (on, off) in SWITCHES[self.engine].items():
@@ -111,11 +123,27 @@ class PlannedCommand:
             flag = on if _is_on(setting, knob) else off
             words += [flag] if flag else []
         if self.on_cpu:
-            words = with_cpu_flags(words, setting)
+            words = with_cpu_flags(words, setting, self.cpus)
         for name, value in setting.others:
             words = set_flag(words, name, str(value))
         files_at = folder if started.files else None
         return ServerCommand([*words, *self.extra], port=port, folder=files_at, host=self.host)
+
+    def can_start(self, deployment: Deployment) -> bool:
+        """Return whether a deployment's server can be started as it is."""
+        return not self.refusal(deployment)
+
+    def refusal(self, deployment: Deployment) -> str:
+        """Return why a deployment's server cannot be started; empty if it can."""
+        served = checkpoint(deployment, self.engine)
+        if served.is_placeholder:
+            return f"make the checkpoint first, or give --command: {served.note}"
+        started = launch(deployment, self.engine)
+        if started.unsupported:
+            return started.unsupported
+        if len(started.commands) != 1:
+            return "--prove starts one server: leave --pools out"
+        return ""
 
     def _write(self, files: Mapping[str, str], folder: Path) -> None:
         """Write the files that the command reads."""
@@ -179,6 +207,10 @@ class UserCommand:
                 return int(self.words[i + 1])
         return PORT
 
+    def can_start(self, deployment: Deployment) -> bool:
+        """Return True: a user's command has its formats and layout already."""
+        return True
+
     def command(self, setting: Setting, port: int, folder: Path) -> ServerCommand:
         """Return the command with a setting's values."""
         values: dict[str, Value] = {
@@ -204,11 +236,18 @@ class UserCommand:
         }
 
 
-def with_cpu_flags(words: Sequence[str], setting: Setting) -> list[str]:
-    """Return vLLM's command with the size of a CPU's cache and the cores of its threads."""
-    variables = {CPU_CACHE_VARIABLE: f"{setting.cache_gib or 1:g}"}
+def with_cpu_flags(words: Sequence[str], setting: Setting, cpus: Sequence[int] = ()) -> list[str]:
+    """Return vLLM's command with the size of a CPU's cache and the cores of its threads.
+
+    ``cpus`` are the numbers of usable cores: a process may be kept from the first ones.
+    """
+    cache_gib = setting.cache_gib or 1.0
+    if cache_gib != int(cache_gib):
+        raise UsageError(f"{knobs.CACHE_GIB}={cache_gib:g}: vLLM takes whole GiB, such as 1")
+    variables = {CPU_CACHE_VARIABLE: f"{cache_gib:g}"}
     if setting.threads:
-        variables[CPU_THREADS_VARIABLE] = f"0-{setting.threads - 1}"
+        usable = list(cpus) or list(range(setting.threads))
+        variables[CPU_THREADS_VARIABLE] = core_list(usable[: setting.threads])
     program = [word for word in words if word.partition("=")[0] not in variables]
     return [*(f"{name}={value}" for name, value in variables.items()), *program]
 

@@ -52,6 +52,17 @@ MAX_FITS = 12
 """Most rounds of the least squares."""
 MIN_MS = 1e-6
 
+NATIVE_HOST = Host(
+    step_ms=1.0,
+    request_ms=0.05,
+    token_ms=0.002,
+    active_ms=0.0,
+    layer_ms=0.0,
+    overlaps=False,
+)
+"""CPU time of a step of an engine on the same CPU that is not written in Python: chosen by hand, as
+trials correct it."""
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -98,11 +109,13 @@ class ServerPredictor:
 
     Attributes:
         timers: predict the time of an engine's steps.
+        host: CPU time of the engine's own code in a step; that of the planned engine if None.
         factors: of the simulated steps.
         spread: deviation of the logarithm of a promise's figures.
     """
 
     timers: StepTimers
+    host: Host | None = None
     factors: StepFactors = field(default_factory=StepFactors)
     spread: float = FIRST_SPREAD
     _times: "dict[_TimesKey, StageTimes]" = field(default_factory=dict, init=False, repr=False)
@@ -202,7 +215,7 @@ class ServerPredictor:
         graph_sizes = CUDA_GRAPH_SIZES if setting.graphs else ()
         on_cpu = deployment.system.device.kind == "cpu"
         batch = max(ceil(setting.requests / deployment.layout.dp / pipeline), 1)
-        host = CPU_HOST if on_cpu else Host.for_system(deployment.system, pipeline)
+        host = self.host or Host.for_system(deployment.system, pipeline)
         scheduler = Scheduler(
             step_tokens=max(setting.step_tokens, batch),
             max_batch=batch,
@@ -240,18 +253,6 @@ class ServerPredictor:
                 max_answers=key.max_answers,
             )
         return self._times[key]
-
-
-CPU_HOST = Host(
-    step_ms=1.0,
-    request_ms=0.05,
-    token_ms=0.002,
-    active_ms=0.0,
-    layer_ms=0.0,
-    overlaps=False,
-)
-"""CPU time of a step of an engine whose model runs on the same CPU: nothing overlaps. The rest is
-in the measured operators, and in `StepFactors.step_ms`."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Prepares the proof of a plan: its command, loads, promises and settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, isfinite, log, nan
 
 from foretune.errors import UsageError
 from foretune.plan.prove.load import Load
-from foretune.plan.prove.prediction import PROMISE_WIDTH, Promise
-from foretune.plan.prove.setting import describe_deployment
+from foretune.plan.prove.prediction import PROMISE_WIDTH, Promise, ServerPredictor
+from foretune.plan.prove.setting import Setting, describe_deployment
 from foretune.plan.serve.arrivals import IDENTITY
 from foretune.plan.serve.candidates import predict
 from foretune.plan.serve.deployments.calibration import MeasuredLatencies
@@ -40,10 +40,13 @@ def plan_loads(plan: Plan, best: Deployment, given: Sequence[int]) -> list[Load]
     return [Load(workload, concurrency=count) for count in (*lower, planned)]
 
 
-def proven_deployments(plan: Plan, best: Deployment) -> list[Deployment]:
+def proven_deployments(
+    plan: Plan, best: Deployment, can_start: Callable[[Deployment], bool] = lambda _: True
+) -> list[Deployment]:
     """Return the plan's best deployment, then the best of other formats and layouts.
 
-    All have the load and the tokens per step of the best.
+    All have the load and the tokens per step of the best. Others are left out if they cannot be
+    started, for example because their checkpoint must be made first.
     """
     found = {describe_deployment(best): best}
     rest = plan.feasible
@@ -51,7 +54,7 @@ def proven_deployments(plan: Plan, best: Deployment) -> list[Deployment]:
         row = best_row(rest, plan.requirements)
         deployment = plan.deployment(row)
         is_comparable = (deployment.system.name, deployment.gpus) == (best.system.name, best.gpus)
-        if is_comparable:
+        if is_comparable and can_start(deployment):
             found.setdefault(describe_deployment(deployment), _at_load_of(deployment, best))
         # The other rows of this deployment differ in their load alone.
         is_same = (rest[IDENTITY] == row[IDENTITY]).all(axis=1)
@@ -88,6 +91,17 @@ def plan_promises(
             spread=spread,
         )
     return promises
+
+
+def simulated_promises(
+    predictor: ServerPredictor, planned: Setting, loads: Sequence[Load]
+) -> dict[Load, Promise]:
+    """Return what the simulated engine promises of the plan's own setting, per load.
+
+    The closed formulas were fitted to GPU engines under steady loads. A CPU's engine is simulated
+    instead, with the requests that the load generator will send.
+    """
+    return {load: replace(predictor.promise(planned, load), spread=nan) for load in loads}
 
 
 def _at_load_of(deployment: Deployment, best: Deployment) -> Deployment:

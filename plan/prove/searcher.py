@@ -72,9 +72,13 @@ class CorrectedSearcher(AskTell[Configuration]):
 
 
 def prior_of_scores(scores: Sequence[float], spread: float, p_valid: np.ndarray) -> Prior:
-    """Return the prior of predicted scores; infinite ones are of settings that cannot serve."""
+    """Return the prior of predicted scores; infinite ones are of settings that cannot serve.
+
+    It is of this very machine, and trials correct it: no start is spent at the far end of the space
+    to check it, as with a prior from another device.
+    """
     finite = [score for score in scores if score < inf]
     worst = max(finite, default=1.0)
     log_mean = np.array([log(score if score < inf else worst) for score in scores])
     runs = np.array([score < inf for score in scores], dtype=float)
-    return Prior(log_mean, log_spread=spread, p_valid=p_valid * runs, foreign=True)
+    return Prior(log_mean, log_spread=spread, p_valid=p_valid * runs, foreign=False)

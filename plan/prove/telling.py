@@ -162,6 +162,9 @@ def _best_lines(proof: Proof, settings: SettingSpace) -> list[str]:
         return ["no setting served: see the logs"]
     name = describe_setting(proof.best_config, settings)
     if proof.best_config == proof.planned.config:
+        others = [trial for trial in proof.trials if trial.config != proof.planned.config]
+        if not others:
+            return ["no other setting was started"]
         return ["no setting is better than the plan's own"]
     if proof.best is None:
         reason = proof.comparison.reason

@@ -193,13 +193,18 @@ def _peak_rate_of(dtype: str, specs: Mapping[str, Quantity]) -> Quantity:
     return np.where(np.isnan(rate), wider_rate, rate)
 
 
-def available_cores() -> int:
-    """Return how many cores this process may use."""
+def available_cpus() -> list[int]:
+    """Return the numbers of the cores that this process may use, as the system counts them."""
     try:
-        return len(os.sched_getaffinity(0))
+        return sorted(os.sched_getaffinity(0))
     except AttributeError:
         # macOS and Windows cannot tell.
-        return os.cpu_count() or 1
+        return list(range(os.cpu_count() or 1))
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(available_cpus())
 
 
 def generic_device(name: str) -> Device:

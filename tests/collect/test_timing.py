@@ -11,6 +11,7 @@ from foretune.collect import timing
 from foretune.collect.timing import (
     MIN_SAMPLE_S,
     MIN_SAMPLES,
+    ColdCpuTimer,
     Timing,
     median_interval,
     time_launch,
@@ -84,6 +85,27 @@ def test_time_launch_times_short_launches_together(clock):
     samples = time_launch(launch, Timing(warmup_s=0.0, relative_width=-1.0, max_repeats=20))
     assert samples == pytest.approx(np.full(20, 1e-3))
     assert next(calls) == 1 + 20 * 1e3 * MIN_SAMPLE_S / 1e-3
+
+
+def test_cold_timer_flushes_before_each_launch_without_timing_it(clock, monkeypatch):
+    timer = ColdCpuTimer(cache_bytes=0)
+    flushed = []
+
+    class Buffer:
+        def fill(self, value):
+            clock.launch(50.0)()  # milliseconds that must not count
+            flushed.append(value)
+
+    monkeypatch.setattr(timer, "_buffer", Buffer())
+    limits = Timing(max_seconds=60, warmup_s=0.0, relative_width=-1.0, max_repeats=7)
+    samples = time_launch(clock.launch(1e-3), limits, timer=timer)
+    assert samples == pytest.approx(np.full(7, 1e-3))
+    assert len(flushed) == 1 + 7  # the warm-up, and each sample
+    assert len(set(flushed)) == len(flushed)
+
+
+def test_cold_timer_buffer_is_as_large_as_the_cache():
+    assert ColdCpuTimer(cache_bytes=2**29)._buffer.nbytes == 2**29
 
 
 def test_time_launch_slow_launches_stop_early(clock):

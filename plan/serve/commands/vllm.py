@@ -1,5 +1,6 @@
 """vLLM's commands; disaggregated serving uses its NixlConnector."""
 
+from collections.abc import Sequence
 from math import ceil
 
 from foretune.plan.cost.memory import GIB, USABLE_SHARE
@@ -56,8 +57,17 @@ def cpu_environment(deployment: Deployment, requests: float) -> list[str]:
     words = [f"{CPU_CACHE_VARIABLE}={cache_gib}"]
     cores = int(deployment.system.device.specs.get("cores", 0))
     if cores:
-        words.append(f"{CPU_THREADS_VARIABLE}=0-{cores - 1}")
+        words.append(f"{CPU_THREADS_VARIABLE}={core_list(range(cores))}")
     return words
+
+
+def core_list(cpus: Sequence[int]) -> str:
+    """Return numbers of cores as vLLM takes them: ``0-3``, or ``1,5`` if some are left out."""
+    first = cpus[0]
+    last = cpus[-1]
+    if last - first + 1 == len(cpus):
+        return f"{first}-{last}"
+    return ",".join(map(str, cpus))
 
 
 def _flags(

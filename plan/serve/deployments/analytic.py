@@ -53,7 +53,8 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
     # A pipeline prefills one prompt per stage at a time.
     prompts = fixed["prompts_per_step"] * np.array([d.prefill_layout.pp for d in deployments])
     batch = np.array([d.batch for d in deployments])
-    host_ms = np.array([_pipeline_host_ms(d) for d in deployments])
+    host_ms = np.array([_added_host_ms(d) for d in deployments])
+    received_ms = np.array([Host.for_system(d.system).prompt_ms for d in deployments])
     # Accepted tokens share the time of their step.
     accepted_tokens = np.array([d.accepted_tokens for d in deployments])
     shares = {f"share_{part}": decode[part] / decode["total"] for part in PARTS}
@@ -67,8 +68,8 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
         host=host_ms / accepted_tokens,
         decode_communication=decode["communication"] / accepted_tokens,
         alone=fixed["alone.total"] / accepted_tokens,
-        prompt=fixed["prompt.total"],
-        prefill=fixed["full.total"] / prompts,
+        prompt=fixed["prompt.total"] + received_ms,
+        prefill=fixed["full.total"] / prompts + received_ms,
         prefill_communication=fixed["full.communication"] / prompts,
         decode_energy_mj=decode["energy_mj"] / accepted_tokens,
         prefill_energy_mj=fixed["full.energy_mj"] / prompts,
@@ -244,13 +245,14 @@ def _cpu_ms(deployment: Deployment, prompts: float) -> float:
         tokens=round(prompts * deployment.workload.new_tokens),
         active=running,
         launched=0 if uses_graph else deployment.model.layers,
+        prompts=prompts,
     )
 
 
-def _pipeline_host_ms(deployment: Deployment) -> float:
-    """Return the CPU time that a pipeline adds; without a pipeline, GPU work hides it."""
+def _added_host_ms(deployment: Deployment) -> float:
+    """Return the CPU time that a pipeline, or a model on the CPU, adds; else GPU work hides it."""
     stages = deployment.layout.pp
-    if stages == 1:
+    if stages == 1 and deployment.system.device.kind != "cpu":
         return 0.0
     host = Host.for_system(deployment.system, stages)
     running = int(deployment.running)

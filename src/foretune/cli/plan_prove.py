@@ -160,9 +160,14 @@ def _make_prover(
 ) -> "Prover":
     """Return what proves the best plan: its settings, its promises, and what starts servers."""
     from foretune.device import available_cores
-    from foretune.plan.prove.prediction import ServerPredictor
+    from foretune.plan.prove.prediction import NATIVE_HOST, ServerPredictor
     from foretune.plan.prove.prover import Budget, Prover
-    from foretune.plan.prove.request import plan_loads, plan_promises, proven_deployments
+    from foretune.plan.prove.request import (
+        plan_loads,
+        plan_promises,
+        proven_deployments,
+        simulated_promises,
+    )
     from foretune.plan.prove.setting import around
     from foretune.plan.prove.trial_runner import TrialLimits, TrialRunner
     from foretune.tune.store.fallible import FallibleStore
@@ -174,9 +179,10 @@ def _make_prover(
     model = plan.request.model.name
 
     # Flags of a server that runs are as they are.
-    on_this_cpu = best.system.device.kind == "cpu" and not given.ssh
+    on_cpu = best.system.device.kind == "cpu"
+    on_this_cpu = on_cpu and not given.ssh
     settings = around(
-        proven_deployments(plan, best),
+        proven_deployments(plan, best, maker.can_start),
         knobs=() if given.url else maker.knobs,
         given=_parse_flags(given.flags),
         cores=available_cores() if on_this_cpu else 0,
@@ -190,13 +196,24 @@ def _make_prover(
         url=given.url.rstrip("/"),
         progress=progress,
     )
-    row = plan.best.to_dict()
+
+    # Another engine than the planned one may be none in Python.
+    is_other_engine = bool(given.command or given.url)
+    predictor = ServerPredictor(
+        answered.timers, host=NATIVE_HOST if on_cpu and is_other_engine else None
+    )
+    if on_cpu and corrections.is_empty:
+        planned = settings.setting(settings.planned)
+        promises = simulated_promises(predictor, planned, loads)
+    else:
+        row = plan.best.to_dict()
+        promises = plan_promises(best, loads, answered.timers, corrections, row)
     return Prover(
         settings=settings,
         runner=runner,
-        predictor=ServerPredictor(answered.timers),
+        predictor=predictor,
         requirements=plan.request.requirements,
-        plan_promises=plan_promises(best, loads, answered.timers, corrections, row),
+        plan_promises=promises,
         budget=Budget(starts=given.starts, pairs=given.pairs, seconds=given.seconds),
         subject=_subject(maker, given, answered),
         store=FallibleStore(root.store),
@@ -209,6 +226,7 @@ def _make_prover(
 
 def _command_maker(given: ProveOptions, answered: "Answer") -> "PlannedCommand | UserCommand":
     """Return what makes the commands of settings."""
+    from foretune.device import available_cpus
     from foretune.plan.prove.command import PlannedCommand, UserCommand
 
     extra = _parse_words(given.server_args)
@@ -219,6 +237,7 @@ def _command_maker(given: ProveOptions, answered: "Answer") -> "PlannedCommand |
         extra=extra,
         host=given.ssh,
         on_cpu=answered.best.system.device.kind == "cpu",
+        cpus=() if given.ssh else tuple(available_cpus()),
     )
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from foretune.device import Device
+from foretune.device import MEASURED_WHILE, Device
 from foretune.plan import find_system, read_prices
 from foretune.plan.describe import catalog as module
 from foretune.plan.describe.catalog import resolve_system
@@ -27,13 +27,13 @@ def test_local_is_this_machine(monkeypatch, tmp_path):
 
 
 def test_rates_of_a_busy_cpu_are_named(monkeypatch):
-    busy = "operating system; rates measured (probe 3) while other processes kept the CPU busy"
+    busy = f"rates measured (probe 3){MEASURED_WHILE}other processes kept the CPU busy"
     cpu = Device("toy CPU", "cpu", "x86_64", {"memory_gib": 8, "fp32_gflops": 9}, source=busy)
     monkeypatch.setattr(module, "local_gpus", list)
     monkeypatch.setattr(module, "local_device", lambda name: cpu)
     system = resolve_system("local")
     assert "measured while other processes kept the CPU busy" in system.assumptions
 
-    quiet = replace(cpu, source=busy.partition(" while ")[0])
+    quiet = replace(cpu, source=busy.partition(MEASURED_WHILE)[0])
     monkeypatch.setattr(module, "local_device", lambda name: quiet)
     assert resolve_system("local").assumptions == ""

@@ -8,11 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.errors import UsageError
+from foretune.measurement import Measurement, Status
 from foretune.plan import Requirements
 from foretune.plan.prove.memory_limit import IMPOSSIBLE, MemoryLimit
 from foretune.plan.prove.pairs import compare_in_turn
 from foretune.plan.prove.prediction import Promise
 from foretune.plan.prove.score import best_load, check_goal, load_score, meets_limits
+from foretune.plan.prove.searcher import CorrectedSearcher, prior_of_scores
+from foretune.problem import Problem
+from foretune.space import Configuration, SearchSpace
 
 FAST = Promise(ttft_ms=100, tpot_ms=10, tokens_per_s=50)
 FULL = Promise(ttft_ms=800, tpot_ms=40, tokens_per_s=400)
@@ -36,6 +40,33 @@ def test_score_broken_limit_chooses_other_load():
     assert meets_limits(FAST, requirements)
     assert not meets_limits(FULL, requirements)
     assert best_load({}, requirements) == ("", math.inf)
+
+
+def test_corrected_searcher_spends_no_start_far_from_the_best():
+    space = SearchSpace({"requests": [1, 2, 4, 8, 16, 32]})
+    scores = {1: 32.0, 2: 16.0, 4: 8.0, 8: 4.0, 16: 2.0, 32: 1.0}  # more requests are better
+    predicted = [scores[config["requests"]] for config in space]
+    prior = prior_of_scores(predicted, spread=0.2, p_valid=np.ones(len(predicted)))
+    searcher = CorrectedSearcher(space, correct=lambda measurements: prior)
+
+    for requests in (8, 16):
+        searcher.tell([trial_row(requests, scores[requests])])
+    assert searcher.ask() == [Configuration(requests=32)]
+
+    # With the best known, little is expected of the rest: the search may stop.
+    searcher.tell([trial_row(32, scores[32])])
+    assert searcher.expected_improvement() < 0.01
+
+
+def trial_row(requests, score):
+    return Measurement(
+        kernel="serve",
+        problem=Problem({"isl": 1}),
+        config=Configuration(requests=requests),
+        device="toy",
+        status=Status.OK,
+        time_ms=score,
+    )
 
 
 def test_score_nothing_generated_is_worst():

@@ -51,6 +51,40 @@ def test_planned_command_cpu_has_own_flags(deployment, tmp_path):
     assert "--dtype bfloat16" in str(command)
 
 
+@pytest.mark.parametrize(
+    ("cpus", "threads", "bound"),
+    [
+        ((1,), 1, "1-1"),  # the first core is kept for something else
+        ((2, 3), 2, "2-3"),
+        ((0, 2, 4), 2, "0,2"),
+    ],
+)
+def test_planned_command_threads_stay_on_usable_cores(deployment, tmp_path, cpus, threads, bound):
+    maker = PlannedCommand("vllm", on_cpu=True, cpus=cpus)
+    setting = Setting(deployment, requests=8, cache_gib=3.0, threads=threads)
+    command = maker.command(setting, port=8123, folder=tmp_path)
+    assert command.environment["VLLM_CPU_OMP_THREADS_BIND"] == bound
+
+
+def test_planned_command_listens_on_this_machine_alone(on_gpu, tmp_path):
+    setting = Setting(on_gpu, requests=4)
+    words = PlannedCommand("vllm").command(setting, port=8123, folder=tmp_path).words
+    assert words[words.index("--host") + 1] == "127.0.0.1"
+
+    # Whoever names another address gets it.
+    opened = PlannedCommand("vllm", extra=("--host", "0.0.0.0"))
+    words = opened.command(setting, port=8123, folder=tmp_path).words
+    assert words.count("--host") == 1
+    assert words[words.index("--host") + 1] == "0.0.0.0"
+
+
+def test_planned_command_part_of_gib_is_refused(deployment, tmp_path):
+    maker = PlannedCommand("vllm", on_cpu=True)
+    setting = Setting(deployment, requests=8, cache_gib=0.5)
+    with pytest.raises(UsageError, match="whole GiB"):
+        maker.command(setting, port=8123, folder=tmp_path)
+
+
 @pytest.mark.parametrize("engine", ["sglang", "trtllm"])
 def test_planned_command_other_engines_need_files(on_gpu, tmp_path, engine):
     maker = PlannedCommand(engine)

@@ -79,8 +79,13 @@ def test_vllm_on_a_cpu(capsys, tmp_path, monkeypatch):
         "--limit",
         "memory=0.6",
         "--server-args",
-        "--load-format dummy --host 127.0.0.1",
+        "--load-format dummy",
     )
     check(answer["proof"])
     assert "--dtype float32" in answer["proof"]["best_command"]
+    # No other machine reached it, and its own metrics were read.
+    (trial,) = answer["proof"]["trials"]
+    assert "on http://127.0.0.1:" in Path(trial["log"]).read_text(encoding="utf-8")
+    for load in trial["loads"]:
+        assert load["proven"]["engine"]["running"] >= 1
     assert processes_of(str(folder)) == []
