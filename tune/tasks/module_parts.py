@@ -41,6 +41,11 @@ class ParsedModule:
         """Names of the functions at the top."""
         return [s.name for s in self._tree.body if isinstance(s, ast.FunctionDef)]
 
+    @property
+    def names(self) -> set[str]:
+        """All names that are defined at the top: a function may be assigned, or imported."""
+        return {name for statement in self._tree.body for name in _defined_names(statement)}
+
     def parameters(self, function: str) -> list[str]:
         """Return the names of a function's parameters; none if there is no such function."""
         for statement in self._tree.body:

@@ -33,6 +33,20 @@ def test_function_of_both_files_is_judged(folder, judge_folder):
     assert [r.problem for r in verdict.problem_verdicts] == [{"rows": 20}, {"rows": 30}]
 
 
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        "def _sums(x):\n    return x.sum(axis=1)\n\nsums = _sums\n",
+        "from theirs import sums\n",
+        "sums = lambda x: x.sum(axis=1)\n",
+    ],
+)
+def test_candidate_may_assign_or_import_the_function(folder, judge_folder, candidate):
+    (folder / "theirs.py").write_text(CANDIDATE)
+    (folder / "candidate.py").write_text(candidate)
+    assert judge_folder(folder).accepted
+
+
 def test_given_problems_replace_those_of_the_file(folder, judge_folder):
     verdict = judge_folder(folder, [Problem(rows=5)])
     assert [r.problem for r in verdict.problem_verdicts] == [{"rows": 5}]
