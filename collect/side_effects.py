@@ -56,13 +56,7 @@ class SideEffects:
     def __init__(self) -> None:
         self._settings = _settings()
         self._functions = [
-            (
-                name,
-                owner,
-                folder,
-                {key: (value, _code(value)) for key, value in vars(owner).items()},
-            )
-            for name, owner, folder in _libraries()
+            (name, owner, folder, _functions_of(owner)) for name, owner, folder in _libraries()
         ]
         self._random_state: int | None = None
         self._has_drawn = False
@@ -135,6 +129,19 @@ def _parts_of_torch(torch: Any) -> Iterator[tuple[str, Any, str]]:
 def _classes_of(module: Any) -> list[type]:
     own = [value for value in vars(module).values() if inspect.isclass(value)]
     return [value for value in own if value.__module__ == module.__name__]
+
+
+def _functions_of(owner: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the functions and classes of a module or class with their code, by name.
+
+    Values, such as `time.tzname`, change when another library is imported.
+    """
+    members = vars(owner).items()
+    return {name: (value, _code(value)) for name, value in members if _can_be_called(value)}
+
+
+def _can_be_called(value: Any) -> bool:
+    return callable(value) or isinstance(value, classmethod | staticmethod | property)
 
 
 def _code(value: Any) -> Any:
