@@ -215,7 +215,6 @@ _READERS: dict[str, Callable[[], Any]] = {
     "flushed denormals": _flushes_denormals,
     "garbage collection": gc.isenabled,
     "thresholds of garbage collection": gc.get_threshold,
-    "recursion limit": sys.getrecursionlimit,
     "switch interval": sys.getswitchinterval,
     "trace function": sys.gettrace,
     "profiler": sys.getprofile,

@@ -284,11 +284,6 @@ gc.disable()
 
 def fast(x, w):
     return torch.relu(x @ w)
-# changes_the_recursion_limit
-sys.setrecursionlimit(12345)
-
-def fast(x, w):
-    return torch.relu(x @ w)
 # moves_its_process_to_one_core
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 KEPT["cores"] = len(os.sched_getaffinity(0))
@@ -440,6 +435,7 @@ def fast(x, w):
     torch.rand(1, generator=GENERATOR)
     return torch.relu(x @ w)
 # imports_another_library
+import pandas
 import scipy.linalg
 
 def fast(x, w):
@@ -458,6 +454,11 @@ def fast(x, w):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.relu(x @ w)
+# raises_the_recursion_limit
+sys.setrecursionlimit(12345)
+
+def fast(x, w):
+    return torch.relu(x @ w)
 # multiplies_in_double_precision
 def fast(x, w):
     return torch.relu(x.double() @ w.double()).float()
