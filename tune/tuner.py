@@ -64,7 +64,8 @@ def tune_problem(
         objective: the minimized objective.
         log: also gets the measurements; those that it already has are not repeated.
         verify_s: maximum seconds of the verification; by default as long as the search took, and at
-            least 5. It ends earlier if the winner is clear.
+            least 5. It ends earlier if the winner is clear, and takes up to twice as long if five
+            processes do not fit in.
         verify_again: verify a winner again although nothing has changed since.
         options: budget, searcher, store and so on, see `SearchOptions`.
 

@@ -61,7 +61,8 @@ class WrappedOptions(SearchOptions, total=False):
         isolated: run configurations in another process, which may hang or crash; the default.
         limit_s: maximum seconds of one configuration, 60 by default.
         verify_s: maximum seconds of the final comparison; by default as long as the search took,
-            and at least 5.
+            and at least 5. Up to twice as long if five processes, which say much more than three,
+            do not fit in.
         verify_again: compare a winner again although nothing has changed since.
     """
 
