@@ -30,7 +30,7 @@ def choose_reading(
     runs: pd.DataFrame,
     log_ms: np.ndarray,
     problems: np.ndarray,
-    law: LearnedLaw,
+    law: LearnedLaw | None,
     read_as: str = ANY_READING,
 ) -> RenamedFamily | None:
     """Return the family of kernel ``name`` whose roofline explains its ``runs`` best, or None.
@@ -47,7 +47,7 @@ def choose_reading(
     sampled = np.random.default_rng(0).permutation(len(runs))[:MAX_ROWS]
     rows = runs.iloc[sampled].reset_index(drop=True)
     families = [RenamedFamily(name, reading) for reading in possible_readings(rows)]
-    if not families:
+    if law is None or not families:
         return None
     log_ms = log_ms[sampled]
     problems = problems[sampled]

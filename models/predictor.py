@@ -22,7 +22,7 @@ from foretune.features.candidates import candidate_rows, settings_of
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.families_of_runs import family_for, find_family
 from foretune.features.featureset import Estimator, FeatureSet
-from foretune.features.reading_templates import ANY_READING, READINGS
+from foretune.features.reading_templates import ANY_READING, NO_READING, READINGS
 from foretune.features.readings import RenamedFamily
 from foretune.models.calibration import Calibration
 from foretune.models.card import RUNS_FILE, atomic_folder, read_card, require_regular_files
@@ -68,7 +68,7 @@ class Predictor(Estimator):
         parameters: model parameters that replace the defaults.
         read_as: what an unknown kernel is, one of
             `foretune.features.reading_templates.READINGS`: a family, ``any`` that fits the runs, or
-            ``none``. It has no effect if the kernel has a family.
+            ``none``. A kernel that has a family cannot be read as another one.
 
     Attributes:
         kernel_name_: the kernel's name.
@@ -115,6 +115,11 @@ class Predictor(Estimator):
         # 1. Of repeated measurements, the newest is learned; the others widen the intervals.
         # `newest` keeps the numbers that rows have in the table: warnings name them.
         declared_family = family_for(self.kernel_name_, runs, self.kernel)
+        if declared_family is not None and self.read_as not in (ANY_READING, NO_READING):
+            raise PredictorError(
+                f"{self.kernel_name_} is known as {declared_family.name}, so it is not read as "
+                f"{self.read_as}: leave --read-as out, or rename the kernel"
+            )
         plausible = drop_implausible(declared_family, runs)
         self.runs_ = plausible.reset_index(drop=True)
         newest = newest_runs(plausible)
@@ -528,7 +533,8 @@ def _learn_work(
     problems = distinct_problems(rows)
     with threadpool_limits(1, user_api="blas"):
         law = learn_law(rows, log_ms, problems)
-        if law is None or name in registered("families"):
+        is_hint = read_as == ANY_READING
+        if is_hint and (law is None or name in registered("families")):
             return law, None
         return law, choose_reading(name, rows, log_ms, problems, law, read_as)
 

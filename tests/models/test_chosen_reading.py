@@ -68,6 +68,14 @@ def test_a_named_reading_needs_the_names_of_its_sizes():
         Predictor(targets=("time_ms",), read_as="all_reduce").fit(table(product_ms))
 
 
+def test_a_kernel_with_a_family_is_not_read_as_another():
+    runs = table(product_ms).assign(kernel="gemm")
+    runs = runs.rename(columns={"problem.rows": "problem.M", "problem.cols": "problem.N"})
+    runs = runs.rename(columns={"problem.inner": "problem.K"})
+    with pytest.raises(PredictorError, match="not read as norm: leave --read-as out"):
+        Predictor(targets=("time_ms",), read_as="norm").fit(runs)
+
+
 def test_an_unknown_reading_is_refused_by_name():
     with pytest.raises(UnknownName, match=r"unknown reading 'gem'.*did you mean 'gemm'"):
         Predictor(targets=("time_ms",), read_as="gem").fit(table(product_ms))
