@@ -16,7 +16,7 @@ class BisectResult(Result):
     Attributes:
         good: the last commit that is not slower than the first one.
         bad: the first commit that is slower; there are others between if some were undecided.
-        undecided: commits between them that could not be told.
+        undecided: commits between them that could not be told, or not be built.
         benchmarks: the slower benchmarks.
         gates: number of gates.
     """
@@ -38,13 +38,17 @@ class BisectResult(Result):
         return f"{self.bad} made {slower} slower, or fail (after {self.gates} gates)"
 
 
-def bisect(commits: Sequence[str], run: Callable[[str, Sequence[str]], GateResult]) -> BisectResult:
+Gate = Callable[[str, Sequence[str]], GateResult | None]
+"""Runs a gate of a commit against the good one, with benchmarks whose names contain one of some
+texts; none means all. None: the commit cannot be built."""
+
+
+def bisect(commits: Sequence[str], run: Gate) -> BisectResult:
     """Return the first commit at which the benchmarks that end slower are slower.
 
     Args:
         commits: from the good one to the bad one, in order.
-        run: runs a gate of a commit against the good one, with benchmarks whose names contain one
-            of some texts; none means all.
+        run: the gate of each commit.
 
     Raises:
         UsageError: the last commit is not slower than the first one.
@@ -52,6 +56,8 @@ def bisect(commits: Sequence[str], run: Callable[[str, Sequence[str]], GateResul
     if len(commits) < 2:
         raise UsageError("there is no commit after the good one: give GOOD..BAD")
     whole = run(commits[-1], ())
+    if whole is None:
+        raise UsageError(f"{commits[-1]} cannot be built")
     slower = tuple(dict.fromkeys(verdict.name for verdict in whole.having(*RED)))
     if not slower:
         raise UsageError(f"nothing is slower at the end: {whole.headline}")
@@ -65,6 +71,9 @@ def bisect(commits: Sequence[str], run: Callable[[str, Sequence[str]], GateResul
         middle = candidates[len(candidates) // 2]
         result = run(commits[middle], slower)
         gates += 1
+        if result is None:
+            undecided.add(middle)
+            continue
 
         # A name may be part of another benchmark's name, which was not slower.
         words = {verdict.word for verdict in result.verdicts if verdict.name in slower}

@@ -1,12 +1,13 @@
 """Makes environments: of git revisions, wheels, requirements, or interpreters that exist.
 
 A revision is checked out with ``git worktree`` into a folder of its own, and installed into a
-virtual environment of its own. The base is built twice. All three run the head's benchmarks, so
-that they do the same work.
+virtual environment of its own. The base is built twice. All three run the benchmarks of one commit,
+so that they do the same work.
 """
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from foretune.errors import UsageError
 from foretune.support.progress import SILENT, Progress
@@ -25,8 +27,14 @@ BENCHMARK_FOLDERS = ("benchmarks", "bench", "asv_bench/benchmarks", "tests/bench
 """Where benchmarks are, by default."""
 MAX_MESSAGE = 300
 """Characters of a failed command's message that are kept."""
+RAISED = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
+"""Begins the last line of an exception in Python."""
 FOLDER_OF = {BASE: "base", HEAD: "head", AGAIN: "twin"}
 """Role -> folder of its checkout; all names are equally long, as the length moves memory."""
+
+
+class BuildFailed(UsageError):
+    """A revision cannot be installed, or what its benchmarks need."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class Recipe:
 
     Attributes:
         install: command that installs the project in the present folder.
-        extra: requirements that are installed as well, such as ``pytest``.
+        extra: requirements that are installed before it, such as ``pytest``.
     """
 
     install: str = INSTALL
@@ -96,6 +104,22 @@ class Repository:
         listed = _git(self.root, "rev-list", "--reverse", "--first-parent", f"{good}..{bad}")
         return listed.split()
 
+    def check_benchmarks(self, path: Path, commit: str) -> None:
+        """Raise UsageError unless a commit has this file or folder, and it is not everything."""
+        if ".." in path.parts:
+            raise UsageError(f"{path} lies outside of the repository: give benchmarks inside")
+        if path == Path():
+            raise UsageError(
+                "the benchmarks are the whole repository, so both revisions would run the same "
+                "code: give their folder or file"
+            )
+        try:
+            _git(self.root, "cat-file", "-e", f"{commit}:{path.as_posix()}")
+        except UsageError:
+            raise UsageError(
+                f"{path} is not in {self.name_of(commit)}: commit it, or name another folder"
+            ) from None
+
     @contextlib.contextmanager
     def worktree(self, commit: str, folder: Path) -> Iterator[Path]:
         """Check a commit out into a folder, until the block ends."""
@@ -107,42 +131,83 @@ class Repository:
                 _git(self.root, "worktree", "remove", "--force", str(folder))
 
 
-@contextlib.contextmanager
-def revision_environments(
-    repository: Repository,
-    commits: Mapping[str, str],
-    benchmarks: Path | None,
-    recipe: Recipe,
-    folder: Path,
-    progress: Progress = SILENT,
-) -> Iterator[dict[str, Environment]]:
-    """Build commits, by role, and yield their environments; the worktrees end with the block.
+class RevisionBuilds:
+    """The environments of commits, by role; each is built once. All end with the block.
 
-    ``benchmarks`` is relative to the repository; those of the head replace the others'.
+    They run the benchmarks of one commit, ``measured_by``, in the folder or file ``benchmarks``
+    relative to the repository; None if nothing in the repository is a benchmark.
     """
-    progress.start("building", len(commits))
-    if benchmarks is not None and ".." in benchmarks.parts:
-        raise UsageError(f"{benchmarks} lies outside of the repository: give benchmarks inside")
-    environments = {}
-    with contextlib.ExitStack() as stack:
-        trees = {
-            role: stack.enter_context(repository.worktree(commit, folder / FOLDER_OF[role]))
-            for role, commit in commits.items()
-        }
-        if benchmarks is not None and not (trees[HEAD] / benchmarks).exists():
-            label = repository.name_of(commits[HEAD])
-            raise UsageError(f"{benchmarks} is not in {label}: commit it, or name another folder")
-        for role, commit in commits.items():
-            python = make_environment(folder / f"{FOLDER_OF[role]}-env")
-            run_in(python, shlex.split(recipe.install), trees[role])
-            _install_extra(python, recipe.extra)
-            environments[role] = Environment(python, trees[role], repository.name_of(commit))
-            progress.advance(environments[role].label)
+
+    def __init__(
+        self,
+        repository: Repository,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        benchmarks: Path | None = None,
+        measured_by: str = "",
+        progress: Progress = SILENT,
+    ) -> None:
         if benchmarks is not None:
-            for role, tree in trees.items():
-                if role != HEAD:
-                    _replace(tree / benchmarks, trees[HEAD] / benchmarks)
-        yield environments
+            repository.check_benchmarks(benchmarks, measured_by)
+        self._repository = repository
+        self._recipe = recipe
+        self._folder = folder
+        self.benchmarks = benchmarks
+        self._measured_by = measured_by
+        self._progress = progress
+        self._builds: dict[str, _Build] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for role in [*self._builds]:
+            self._remove(role)
+
+    def environments(self, commits: Mapping[str, str]) -> dict[str, Environment]:
+        """Return the environments of commits by role; build those that are not there yet."""
+        missing = [role for role in commits if self._commit_of(role) != commits[role]]
+        self._progress.start("building", len(missing))
+        for role in missing:
+            self._remove(role)
+            self._builds[role] = self._build(role, commits[role])
+            self._progress.advance(self._builds[role].environment.label)
+        return {role: self._builds[role].environment for role in commits}
+
+    def _commit_of(self, role: str) -> str:
+        return self._builds[role].commit if role in self._builds else ""
+
+    def _build(self, role: str, commit: str) -> "_Build":
+        name = FOLDER_OF[role]
+        tree = self._folder / name
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._repository.worktree(commit, tree))
+            place = self._folder / f"{name}-env"
+            stack.callback(shutil.rmtree, place, ignore_errors=True)
+            python = make_environment(place)
+            # The project may need them when it is built without isolation.
+            _install_extra(python, self._recipe.extra)
+            run_in(python, shlex.split(self._recipe.install), tree)
+
+            # The project is built from its own files, then the benchmarks are replaced.
+            if self.benchmarks is not None and commit != self._measured_by:
+                replace_files(tree, self.benchmarks, self._measured_by)
+            environment = Environment(python, tree, self._repository.name_of(commit))
+            return _Build(commit, environment, files=stack.pop_all())
+
+    def _remove(self, role: str) -> None:
+        if role in self._builds:
+            self._builds.pop(role).files.close()
+
+
+@dataclass(frozen=True)
+class _Build:
+    """A commit's environment; closing ``files`` removes its files."""
+
+    commit: str
+    environment: Environment
+    files: contextlib.ExitStack
 
 
 def source_environments(
@@ -180,7 +245,7 @@ def make_environment(folder: Path) -> Path:
 
 
 def run_in(python: Path, command: Sequence[str], folder: Path) -> None:
-    """Run a command in an environment; UsageError with its last line if it fails."""
+    """Run a command in an environment; BuildFailed with the cause if it fails."""
     variables = Environment(python, folder, "").variables(hash_seed=0)
     variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONHASHSEED": "random"}
     _run(command, folder, variables)
@@ -203,15 +268,9 @@ def _requirement(source: str) -> str:
     )
 
 
-def _replace(target: Path, source: Path) -> None:
-    """Replace a file or folder by a copy of another one."""
-    if target.is_dir():
-        shutil.rmtree(target)
-    if source.is_dir():
-        shutil.copytree(source, target)
-    else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+def replace_files(tree: Path, path: Path, commit: str) -> None:
+    """Make a file or folder of a checkout as it is in a commit; no file of another one stays."""
+    _git(tree, "restore", f"--source={commit}", "--staged", "--worktree", "--", str(path))
 
 
 def _git(folder: Path, *words: str) -> str:
@@ -222,7 +281,7 @@ def _git(folder: Path, *words: str) -> str:
     except FileNotFoundError:
         raise UsageError("git is not installed: give --base and --head instead") from None
     if done.returncode != 0:
-        message = _last_line(done.stderr) or f"exit code {done.returncode}"
+        message = _cause(done.stderr) or f"exit code {done.returncode}"
         raise UsageError(f"git {words[0]}: {message}")
     return done.stdout.strip()
 
@@ -243,11 +302,16 @@ def _run(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> 
         check=False,
     )
     if done.returncode != 0:
-        message = _last_line(done.stderr) or _last_line(done.stdout) or "no message"
-        raise UsageError(f"'{shlex.join(command)}' failed in {folder}: {message}")
+        message = _cause(done.stderr) or _cause(done.stdout) or "no message"
+        raise BuildFailed(f"'{shlex.join(command)}' failed in {folder}: {message}")
 
 
-def _last_line(text: str) -> str:
-    errors = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in errors if line.lower().startswith(("error", "fatal"))]
-    return (named or errors or [""])[-1][:MAX_MESSAGE]
+def _cause(text: str) -> str:
+    """Return the line that says why a command failed.
+
+    Installers end with lines that only say that something failed before.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [line for line in lines if RAISED.match(line)]
+    named = [line for line in lines if line.lower().startswith(("error", "fatal"))]
+    return (raised or named or lines or [""])[-1][:MAX_MESSAGE]

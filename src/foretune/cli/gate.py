@@ -3,7 +3,7 @@
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foretune.tune.gate.case import Metric
     from foretune.tune.gate.environment import Environment
     from foretune.tune.gate.gate import GateOptions, GateResult
-    from foretune.tune.gate.revisions import Recipe, Repository
+    from foretune.tune.gate.revisions import Recipe, Repository, RevisionBuilds
 
 METRICS = ("time", "memory", "energy")
 NOT_OF_BISECT = ("markdown", "junit", "html", "record", "mlflow", "strict", "compare")
@@ -167,11 +167,32 @@ class _Run:
 
         repository = Repository(Path.cwd())
         base, head = map(repository.commit_of, parse_range(revisions))
-        return self.of_commits(repository, base=base, head=head, progress=progress)
+        with self.building(repository, measured_by=head, progress=progress) as builds:
+            return self.of_commits(builds, base=base, head=head, progress=progress)
+
+    @contextmanager
+    def building(
+        self, repository: "Repository", measured_by: str, progress: Progress
+    ) -> "Iterator[RevisionBuilds]":
+        """Yield what builds commits, with the benchmarks of the commit ``measured_by``."""
+        from foretune.tune.gate.revisions import RevisionBuilds
+
+        with (
+            tempfile.TemporaryDirectory(prefix="foretune-") as folder,
+            RevisionBuilds(
+                repository,
+                self._recipe,
+                Path(folder),
+                benchmarks=self._benchmarks_of(repository),
+                measured_by=measured_by,
+                progress=progress,
+            ) as builds,
+        ):
+            yield builds
 
     def of_commits(
         self,
-        repository: "Repository",
+        builds: "RevisionBuilds",
         *,
         base: str,
         head: str,
@@ -180,30 +201,22 @@ class _Run:
     ) -> "GateResult":
         """Build and compare two commits; ``only`` replaces the benchmarks' names."""
         from foretune.tune.gate.environment import AGAIN, BASE, HEAD
-        from foretune.tune.gate.revisions import find_benchmarks, revision_environments
 
-        # A path is given from the present folder, and used in each checkout.
-        path = None
-        if self._needs_benchmarks:
-            given = str(Path(self._benchmarks).absolute()) if self._benchmarks else ""
-            path = find_benchmarks(repository.root, given)
-        with ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="foretune-"))
-            environments = stack.enter_context(
-                revision_environments(
-                    repository,
-                    commits={BASE: base, HEAD: head, AGAIN: base},
-                    benchmarks=path,
-                    recipe=self._recipe,
-                    folder=Path(folder),
-                    progress=progress,
-                )
-            )
-            paths = {
-                role: str(environment.folder / path) if path else ""
-                for role, environment in environments.items()
-            }
-            return self._compare(environments, paths, only, progress)
+        environments = builds.environments({BASE: base, HEAD: head, AGAIN: base})
+        paths = {
+            role: str(environment.folder / builds.benchmarks) if builds.benchmarks else ""
+            for role, environment in environments.items()
+        }
+        return self._compare(environments, paths, only, progress)
+
+    def _benchmarks_of(self, repository: "Repository") -> Path | None:
+        """Return the path of the benchmarks in a repository; it is given from this folder."""
+        from foretune.tune.gate.revisions import find_benchmarks
+
+        if not self._needs_benchmarks:
+            return None
+        given = str(Path(self._benchmarks).absolute()) if self._benchmarks else ""
+        return find_benchmarks(repository.root, given)
 
     def of_sources(self, base: str, head: str, progress: Progress) -> "GateResult":
         """Compare two interpreters, wheels or requirements."""
@@ -299,18 +312,29 @@ def _read_metrics(text: str) -> "tuple[Metric, ...]":
 def _bisect(run: _Run, revisions: str, output: Output, progress: Progress) -> None:
     from foretune.tune.gate.bisect import bisect
     from foretune.tune.gate.gate import GateResult
-    from foretune.tune.gate.revisions import Repository, parse_range
+    from foretune.tune.gate.revisions import BuildFailed, Repository, parse_range
 
     repository = Repository(Path.cwd())
     good, bad = map(repository.commit_of, parse_range(revisions))
     commits = [good, *repository.commits_between(good, bad)]
 
-    def test(commit: str, only: Sequence[str]) -> GateResult:
-        result = run.of_commits(repository, base=good, head=commit, only=only, progress=progress)
-        output.say(result.headline)
-        return result
+    # The good commit stays built. The benchmarks may be younger than it.
+    with run.building(repository, measured_by=bad, progress=progress) as builds:
 
-    found = bisect(commits, test)
+        def test(commit: str, only: Sequence[str]) -> GateResult | None:
+            try:
+                result = run.of_commits(
+                    builds, base=good, head=commit, only=only, progress=progress
+                )
+            except BuildFailed as e:
+                if commit == bad:
+                    raise
+                output.say(f"{commit[:10]} is left out: {e}")
+                return None
+            output.say(result.headline)
+            return result
+
+        found = bisect(commits, test)
     output.say(found.headline)
     output.result(found.to_dict())
 

@@ -12,14 +12,22 @@ from foretune.errors import UsageError
 from foretune.tune.gate import revisions
 from foretune.tune.gate.environment import AGAIN, BASE, HEAD
 from foretune.tune.gate.revisions import (
+    BuildFailed,
     Recipe,
     Repository,
+    RevisionBuilds,
     find_benchmarks,
     parse_range,
-    revision_environments,
     run_in,
     source_environments,
 )
+
+
+def commit_all(folder, message):
+    """Commit all files of a repository."""
+    identity = ["-c", "user.name=n", "-c", "user.email=e"]
+    for words in (["add", "-A"], [*identity, "commit", "-qm", message]):
+        subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -28,16 +36,11 @@ def repository(tmp_path):
     folder = tmp_path / "repo"
     (folder / "benchmarks").mkdir(parents=True)
 
-    def git(*words):
-        identity = ["-c", "user.name=n", "-c", "user.email=e"]
-        subprocess.run(["git", "-C", folder, *identity, *words], check=True, capture_output=True)
-
-    git("init", "-q")
+    subprocess.run(["git", "init", "-q", folder], check=True)
     for number in (1, 2):
         (folder / "lib.txt").write_text(f"code {number}")
         (folder / "benchmarks" / "bench_it.py").write_text(f"# benchmarks {number}")
-        git("add", "-A")
-        git("commit", "-qm", f"commit {number}")
+        commit_all(folder, f"commit {number}")
     return Repository(folder)
 
 
@@ -68,21 +71,32 @@ def test_repository_lists_commits_in_order(repository):
     assert repository.commits_between(first, last) == [last]
 
 
-def test_revision_environments_have_own_code_and_the_heads_benchmarks(
-    repository, tmp_path, monkeypatch
-):
+@pytest.fixture
+def builds(repository, tmp_path, monkeypatch):
+    """Return a function that makes builds whose installation counts itself and its commit."""
     monkeypatch.setattr(revisions, "make_environment", lambda folder: Path(sys.executable))
-    commits = {
-        BASE: repository.commit_of("HEAD~1"),
-        HEAD: repository.commit_of("HEAD"),
-        AGAIN: repository.commit_of("HEAD~1"),
-    }
-    recipe = Recipe(install="python -c \"open('installed.txt', 'w')\"")
-    built = tmp_path / "built"
-    built.mkdir()
-    with revision_environments(
-        repository, commits, Path("benchmarks"), recipe, built
-    ) as environments:
+    install = (
+        "python -c \"open('installed.txt', 'w'); "
+        f"open({str(tmp_path / 'log.txt')!r}, 'a').write(open('lib.txt').read() + '\\n'); "
+        "exit('broken' in open('lib.txt').read())\""
+    )
+    folder = tmp_path / "built"
+    folder.mkdir()
+
+    def make(measured_by="HEAD", benchmarks=Path("benchmarks")):
+        commit = repository.commit_of(measured_by)
+        return RevisionBuilds(
+            repository, Recipe(install), folder, benchmarks=benchmarks, measured_by=commit
+        )
+
+    make.log = lambda: (tmp_path / "log.txt").read_text().split("\n")[:-1]
+    return make
+
+
+def test_revision_builds_have_own_code_and_benchmarks_of_one_commit(repository, builds):
+    first, last = map(repository.commit_of, ("HEAD~1", "HEAD"))
+    with builds() as made:
+        environments = made.environments({BASE: first, HEAD: last, AGAIN: first})
         folders = {role: environment.folder for role, environment in environments.items()}
         code = {role: (folder / "lib.txt").read_text() for role, folder in folders.items()}
         assert code == {BASE: "code 1", HEAD: "code 2", AGAIN: "code 1"}
@@ -92,9 +106,57 @@ def test_revision_environments_have_own_code_and_the_heads_benchmarks(
     assert not any(folder.exists() for folder in folders.values())
 
 
-def test_run_in_failing_command_names_its_last_line(tmp_path):
-    command = ["python", "-c", "raise SystemExit('ERROR: no compiler')"]
-    with pytest.raises(UsageError, match=r"failed in .*: ERROR: no compiler"):
+def test_revision_builds_files_of_other_benchmarks_do_not_stay(repository, builds):
+    """What the base's benchmarks had and the head's have not would run in the base only."""
+    (repository.root / "benchmarks" / "bench_old.py").write_text("# old")
+    commit_all(repository.root, "a benchmark that goes")
+    (repository.root / "benchmarks" / "bench_old.py").unlink()
+    commit_all(repository.root, "it has gone")
+    with builds() as made:
+        environments = made.environments({BASE: repository.commit_of("HEAD~1")})
+        assert os.listdir(environments[BASE].folder / "benchmarks") == ["bench_it.py"]
+
+
+def test_revision_builds_build_each_commit_once(repository, builds):
+    """A bisection keeps its good commit, which may be older than the benchmarks."""
+    first = repository.commit_of("HEAD")
+    for number in (3, 4):
+        (repository.root / "lib.txt").write_text(f"code {number}")
+        commit_all(repository.root, f"commit {number}")
+    with builds(measured_by="HEAD") as made:
+        for head in ("HEAD", "HEAD~1"):
+            commits = {BASE: first, HEAD: repository.commit_of(head), AGAIN: first}
+            environments = made.environments(commits)
+        assert (environments[HEAD].folder / "lib.txt").read_text() == "code 3"
+    assert builds.log() == ["code 2", "code 4", "code 2", "code 3"]
+
+
+def test_revision_builds_failed_build_leaves_the_others(repository, builds):
+    first = repository.commit_of("HEAD")
+    (repository.root / "lib.txt").write_text("broken")
+    commit_all(repository.root, "it does not build")
+    with builds() as made:
+        made.environments({BASE: first})
+        with pytest.raises(BuildFailed):
+            made.environments({BASE: first, HEAD: repository.commit_of("HEAD")})
+        made.environments({BASE: first, HEAD: first})
+    assert builds.log() == ["code 2", "broken", "code 2"]
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("what it did\nERROR: no compiler", "ERROR: no compiler"),
+        (
+            "  ImportError: no setuptools\nerror: metadata-generation-failed",
+            "ImportError: no setuptools",
+        ),
+        ("no word of an error", "no word of an error"),
+    ],
+)
+def test_run_in_failing_command_names_the_cause(tmp_path, message, cause):
+    command = ["python", "-c", f"raise SystemExit({message!r})"]
+    with pytest.raises(BuildFailed, match=rf"failed in .*: {cause}"):
         run_in(Path(sys.executable), command, tmp_path)
 
 
@@ -156,17 +218,15 @@ def test_pytest_fixture_leaves_that_of_other_plugins(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
-def test_revision_environments_refuse_benchmarks_that_are_elsewhere(repository, tmp_path):
+@pytest.mark.parametrize(
+    ("benchmarks", "reason"),
+    [
+        ("../outside", "outside of the repository"),
+        ("not_committed", "is not in"),
+        (".", "the benchmarks are the whole repository"),
+    ],
+)
+def test_revision_builds_refuse_benchmarks(builds, benchmarks, reason):
     """A folder outside of the repository is never touched; one must be in the head commit."""
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "bench_x.py").write_text("kept")
-    commits = dict.fromkeys((BASE, HEAD), repository.commit_of("HEAD"))
-    for path, says in [
-        (Path("..") / "outside", "outside of the repository"),
-        (Path("not_committed"), "is not in"),
-    ]:
-        environments = revision_environments(repository, commits, path, Recipe(), tmp_path / "made")
-        with pytest.raises(UsageError, match=says), environments:
-            pass
-    assert (outside / "bench_x.py").read_text() == "kept"
+    with pytest.raises(UsageError, match=reason):
+        builds(benchmarks=Path(benchmarks))

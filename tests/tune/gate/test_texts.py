@@ -170,6 +170,18 @@ def test_bisect_undecided_commit_is_named():
     assert "one of 2 commits after c1, up to c3" in found.headline
 
 
+def test_bisect_commit_that_cannot_be_built_is_named():
+    words = {"c2": "same", "c3": "slower"}
+
+    def run(commit, only):
+        return result_of(of_sort(words[commit])) if commit in words else None
+
+    found = bisect(["c0", "c1", "c2", "c3"], run)
+    assert (found.good, found.bad, found.undecided) == ("c2", "c3", ())
+    words = {"c3": "slower"}
+    assert bisect(["c0", "c1", "c2", "c3"], run).undecided == ("c1", "c2")
+
+
 def test_bisect_without_regression_is_refused():
     with pytest.raises(UsageError, match="nothing is slower at the end: green"):
         bisect(["a", "b"], lambda commit, only: result_of(verdict("same")))
