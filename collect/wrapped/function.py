@@ -35,6 +35,7 @@ from foretune.collect.wrapped.output_comparison import (
 )
 from foretune.collect.wrapped.problem_of_arguments import ArgumentsProblem, problem_of_arguments
 from foretune.collect.wrapped.special_values import SPECIAL_VALUES, SpecialValues
+from foretune.collect.wrapped.user_check import require_accepted
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import MeasurementError, UsageError, describe_error, first_line, warn
 from foretune.kernel import Inputs, Launch, SpecialInputs, WrongResult, latin_hypercube_problems
@@ -445,12 +446,7 @@ class FunctionKernel(WrappedKernel):
         got, right = self._comparable(output, expected)
         if len(got) == len(right) == 1:  # as the function returned it
             (got,), (right,) = got, right
-        try:
-            accepted = self.verify(right, got)
-        except Exception as e:
-            raise WrongResult(f"verify fails: {describe_error(e)}") from e
-        if not accepted:
-            raise WrongResult("verify rejects the output")
+        require_accepted(self.verify, right, got)
         return 0.0
 
     def _checked_error(self, output: CallResult, expected: CallResult) -> float:

@@ -21,6 +21,7 @@ from foretune.collect.wrapped.included_files import (
 )
 from foretune.collect.wrapped.new_values import NewValues
 from foretune.collect.wrapped.problem_of_arguments import add_sizes, problem_of_arguments
+from foretune.collect.wrapped.user_check import require_accepted
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import MeasurementError, UsageError, first_line, warn
 from foretune.kernel import Inputs, Launch, WrongResult
@@ -221,8 +222,7 @@ class SourceKernel(WrappedKernel):
             for content, wanted in zip(self._contents(output), right, strict=True)
         ]
         if self.verify is not None:
-            if not self._verified(right, got):
-                raise WrongResult("verify rejects the output")
+            require_accepted(self.verify, right, got, atol=self.atol)
             return 0.0
         if self.answer is not None:
             for i, (content, wanted) in enumerate(zip(got, right, strict=True)):
@@ -255,13 +255,6 @@ class SourceKernel(WrappedKernel):
             f"argument {i} differs from its answer: element {at} is {got.flat[at]}, not "
             f"{right.flat[at]} (atol {self.atol:g})"
         )
-
-    def _verified(self, right: list[Any], got: list[Any]) -> bool:
-        assert self.verify is not None
-        try:
-            return bool(self.verify(right, got, atol=self.atol))
-        except TypeError:
-            return bool(self.verify(right, got))
 
     def _definitions(
         self, values: dict[str, Any], threads: Sequence[int], grid: Sequence[int]
