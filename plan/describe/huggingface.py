@@ -24,7 +24,10 @@ from foretune.plan.describe.description import (
 from foretune.plan.describe.encoders import encoder_weights
 from foretune.plan.describe.layer_kinds import layer_kinds, windows
 from foretune.plan.describe.mixed_layers import has_family_reader, mixed_layers
-from foretune.plan.describe.quantization import DESCRIPTION_FIELDS, stored_formats
+from foretune.plan.describe.quantization.stored_formats import (
+    DESCRIPTION_FIELDS,
+    stored_formats,
+)
 from foretune.support import files
 
 Fields = Mapping[str, Any]

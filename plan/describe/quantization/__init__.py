@@ -1,0 +1,1 @@
+"""Number formats of checkpoints: a file for each tool that writes them."""
