@@ -59,9 +59,11 @@ def _quick(monkeypatch):
 def sums(x, size, block):
     """Return the sum of the first ``size`` elements; the rest of a last block is dropped.
 
-    The larger block is the faster one by far, and wrong if it does not divide the size.
+    The larger block is wrong if it does not divide the size. It is the faster one, by so much that
+    other load cannot hide it: a sleep may end late, so only the smaller block has one.
     """
-    time.sleep(2e-3 / block)
+    if block == 1:
+        time.sleep(2e-3)
     return x[: size // block * block].sum()
 
 

@@ -46,7 +46,7 @@ def own_store(tmp_path, monkeypatch):
 def test_tunable_candidate_is_tuned_before_it_is_judged(tmp_path):
     with read_task(folder_with(tmp_path, CANDIDATE)) as task:
         assert may_have_knobs(task)
-        tuned = tuned_task(task, seconds=2.0)
+        tuned = tuned_task(task, seconds=30.0)  # it ends when both values are measured
     assert isinstance(tuned.candidate, TunedCode)
     assert tuned.candidate.choices == ((Problem(rows=200), (("pause", 0.0),)),)
 
