@@ -10,8 +10,9 @@ a kernel that only sleeps, and writes down on which host each measurement begins
 "Lost" counts planned rows that are missing in the end, in the table or in the store. "Begun again"
 counts measurements that the fault ended in their midst. "Twice" counts all other repetitions, and
 doubled rows. "Left" counts processes that measure after the command has ended. The seconds are from
-the fault until the first interrupted measurement begins again; for a host that joins, from
-`ray start` to its first measurement; for the database, the longest pause between beginnings.
+the fault until the first interrupted measurement begins again; for a host that joins, from the end
+of its `ray start`, or if it was lost from that moment, to its first measurement; for the database,
+the longest pause between beginnings.
 """
 
 import argparse
@@ -130,6 +131,15 @@ def power_cut_and_newcomer(fleet: Fleet, collection: Collection) -> Fault:
     return Fault(cut_s, interrupted_hosts=("beta",))
 
 
+def reboot(fleet: Fleet, collection: Collection) -> Fault:
+    """A host is silent from one moment to the next, and starts at once."""
+    wait_for_long_measurement(collection, "beta")
+    fleet.network.cut_power("beta")
+    cut_s = time.time()
+    fleet.join("beta")
+    return Fault(cut_s, interrupted_hosts=("beta",), newcomer="beta")
+
+
 def newcomer(fleet: Fleet, collection: Collection) -> Fault:
     """A host joins while others measure."""
     wait_for_long_measurement(collection, "beta")
@@ -193,6 +203,7 @@ FAULTS: dict[str, Callable[[Fleet, Collection], Fault]] = {
     "a worker is killed": killed_worker,
     "a host loses power": power_cut,
     "a host loses power, another joins late": power_cut_and_newcomer,
+    "a host loses power, and is back": reboot,
     "a host joins late": newcomer,
     "a host is unplugged, given up, and back": unplugged_host,
     "the database crashes, for 15 s": crashed_database,

@@ -28,7 +28,7 @@ PRIVATE = "/dev/shm"
 """Every host has a file system of its own there, which ends with the host."""
 PORT = 6379
 PROBLEMS = 4
-CONFIGS = 20
+CONFIGS = 30
 PLANNED = PROBLEMS * CONFIGS
 DATA = f"--pgdata={PRIVATE}/data"
 CONNECT = (f"--host={PRIVATE}", "--username=foretune")

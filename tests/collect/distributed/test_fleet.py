@@ -13,7 +13,7 @@ import hosts
 import psutil
 import pytest
 from fleet_faults import FAULTS, nothing, outcome, prepare
-from host_fleet import PLANNED, QUICK_HEALTH, Collection, running_fleet
+from host_fleet import DATABASE, HEAD, PLANNED, QUICK_HEALTH, Collection, running_fleet
 from hosts import Network, wait_for
 
 END_TIMEOUT_S = 10.0
@@ -57,6 +57,47 @@ def test_fleet_store_spares_another_command_all_measurements(fleet):
 
     assert re.search(rf"0 new rows .* {PLANNED} reused", collection.output())
     assert len(collection.ledger()) == n_begun == PLANNED
+
+
+SILENT_DATABASE = """
+import sys
+from foretune.errors import StoreError
+from foretune.tune.store import Store
+
+store = Store(sys.argv[1], patience_s=2)
+try:
+    with store._database.transaction(write=True) as table:
+        print("begun", flush=True)
+        sys.stdin.readline()
+        table.version()
+except StoreError as error:
+    print(error)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.extended
+def test_store_database_lost_in_transaction_is_given_up(fleet):
+    """Without limits, TCP repeats what was sent for a quarter of an hour."""
+    url = fleet.create_store("silent")
+    client = fleet.host(HEAD).start(
+        *(sys.executable, "-c", SILENT_DATABASE, url),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=fleet.environment,
+    )
+    with client:
+        assert client.stdout.readline() == "begun\n"
+        fleet.network.unplug(DATABASE)
+        try:
+            said, _ = client.communicate("go on\n", timeout=60)
+        finally:
+            client.kill()
+            fleet.network.plug(DATABASE)
+
+    assert "cannot be used" in said
+    assert "see whether it runs and accepts connections" in said
 
 
 @pytest.fixture
