@@ -7,12 +7,13 @@ are namespaces of this machine with addresses of their own (`hosts.py`; needs ro
 package postgresql, and `pip install '.[ray,postgres]'`). `foretune collect --runner ray` measures
 a kernel that only sleeps, and writes down on which host each measurement begins. A fault hits it.
 
-"Lost" counts planned rows that are missing in the end, in the table or in the store. "Begun again"
-counts measurements that the fault ended in their midst. "Twice" counts all other repetitions, and
-doubled rows. "Left" counts processes that measure after the command has ended. The seconds are from
-the fault until the first interrupted measurement begins again; for a host that joins, from the end
-of its `ray start`, or if it was lost from that moment, to its first measurement; for the database,
-the longest pause between beginnings.
+"Lost" counts planned rows that the run table lacks in the end, "not stored" rows of the table that
+the store lacks: it gets a row after the table, and a command that dies in between leaves one.
+"Begun again" counts measurements that the fault ended in their midst. "Twice" counts all other
+repetitions, and doubled rows. "Left" counts processes that measure after the command has ended. The
+seconds are from the fault until the first interrupted measurement begins again; for a host that
+joins, from the end of its `ray start`, or if it was lost from that moment, to its first
+measurement; for the database, the longest pause between beginnings.
 """
 
 import argparse
@@ -43,7 +44,7 @@ from machine import heading, markdown
 from foretune.collect.devices import local_device
 from foretune.datasets import read_runs
 
-COLUMNS = ("fault", "rows", "lost", "twice", "begun again", "left", "seconds")
+COLUMNS = ("fault", "rows", "lost", "not stored", "twice", "begun again", "left", "seconds")
 LONG_MS = 40
 """Sleeps of a measurement that is surely under way shortly after it begins."""
 AWAY_S = 15.0
@@ -85,6 +86,7 @@ class Outcome:
 
     rows: int
     lost: int
+    not_stored: int
     twice: int
     begun_again: int
     left: int
@@ -92,8 +94,20 @@ class Outcome:
 
     def cells(self) -> list[str]:
         """Return the cells of the table."""
-        counts = (self.rows, self.lost, self.twice, self.begun_again, self.left)
+        counts = (
+            self.rows,
+            self.lost,
+            self.not_stored,
+            self.twice,
+            self.begun_again,
+            self.left,
+        )
         return [*map(str, counts), f"{self.seconds:.1f}"]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every planned row is there, was measured once, and nothing is left."""
+        return not (self.lost or self.twice or self.left)
 
 
 # Each fault hits a collection that has begun, and repairs the fleet as its owner would.
@@ -235,7 +249,6 @@ def outcome(fleet: Fleet, inject: Callable[[Fleet, Collection], Fault]) -> Outco
 
     runs = read_runs(collection.table)
     measured = runs[["problem.n", "config.ms"]].drop_duplicates()
-    n_complete = min(len(measured), fleet.stored_rows(collection.name))
 
     # What began more than once, though no fault ended it.
     ledger = collection.ledger()
@@ -245,7 +258,8 @@ def outcome(fleet: Fleet, inject: Callable[[Fleet, Collection], Fault]) -> Outco
     n_repeated = len(ledger) - len(begun) - begun_again
     return Outcome(
         rows=len(runs),
-        lost=PLANNED - n_complete,
+        lost=PLANNED - len(measured),
+        not_stored=len(measured) - fleet.stored_rows(collection.name),
         twice=n_repeated + len(runs) - len(measured),
         begun_again=begun_again,
         left=left,
@@ -284,15 +298,17 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
     chosen = {words: inject for words, inject in FAULTS.items() if given.only in words}
     rows = []
+    all_complete = True
     health = QUICK_HEALTH if given.quick_health else {}
     with tempfile.TemporaryDirectory() as folder, running_fleet(Path(folder), health) as fleet:
         for words, inject in chosen.items():
             result = outcome(fleet, inject)
+            all_complete = all_complete and result.is_complete
             rows.append([words, *result.cells()])
             print(" | ".join(rows[-1]), file=sys.stderr)
     print(heading("Faults of a fleet", local_device("cpu")))
     print(markdown(COLUMNS, rows))
-    sys.exit(any(cells[2:4] != ["0", "0"] or cells[5] != "0" for cells in rows))
+    sys.exit(not all_complete)
 
 
 if __name__ == "__main__":

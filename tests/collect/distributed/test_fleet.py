@@ -12,7 +12,7 @@ import host_fleet
 import hosts
 import psutil
 import pytest
-from fleet_faults import FAULTS, nothing, outcome, prepare
+from fleet_faults import FAULTS, killed_command, lost_head, nothing, outcome, prepare
 from host_fleet import DATABASE, HEAD, PLANNED, QUICK_HEALTH, Collection, running_fleet
 from hosts import Network, wait_for
 
@@ -40,6 +40,10 @@ def test_fleet_fault_costs_no_row_and_no_repetition(fleet, fault):
     assert math.isfinite(result.seconds)
     if FAULTS[fault] is nothing:
         assert result.begun_again == 0
+
+    # A command that dies between its two writes has a row in the table only.
+    command_dies = FAULTS[fault] in (killed_command, lost_head)
+    assert result.not_stored <= command_dies
 
 
 @pytest.mark.ray
