@@ -86,6 +86,18 @@ def _postgres_missing() -> str | None:
     return None if url else "needs an empty PostgreSQL database: set FORETUNE_TEST_POSTGRES"
 
 
+def _opencl_missing() -> str | None:
+    try:
+        import pyopencl
+    except ImportError:
+        return "needs pyopencl: pip install '.[opencl]'"
+    try:
+        platforms = pyopencl.get_platforms()
+    except pyopencl.Error:  # what it raises without any
+        platforms = []
+    return None if platforms else "needs an OpenCL runtime: apt-get install pocl-opencl-icd"
+
+
 def _ray_missing() -> str | None:
     return None if find_spec("ray") else "needs Ray: pip install '.[ray]'"
 
@@ -98,6 +110,7 @@ def _not_extended() -> str | None:
 NEEDS = {
     "gpu": _cuda_missing,
     "browser": _chromium_missing,
+    "opencl": _opencl_missing,
     "postgres": _postgres_missing,
     "ray": _ray_missing,
     "extended": _not_extended,

@@ -68,8 +68,8 @@ def test_tune_c_example_writes_header(monkeypatch, tmp_path):
     assert f"#define block {best.config['block']}" in (tmp_path / "product.h").read_text()
 
 
+@pytest.mark.opencl
 def test_tune_opencl_example_finds_configuration(monkeypatch):
-    pytest.importorskip("pyopencl")
     found = python(monkeypatch, "tune_opencl.py", "20000")
     assert found["env"]["best_config"] in found["results"]
 

@@ -195,9 +195,7 @@ class Database:
             import psycopg
 
             url = _POSTGRES.sub("postgresql://", self._url)
-            # A server that does not answer must not keep the work waiting for minutes.
-            wait_s = None if "connect_timeout=" in url else self._wait_s
-            with psycopg.connect(url, connect_timeout=wait_s) as server:
+            with psycopg.connect(url, **_time_limits(url, self._wait_s)) as server:
                 yield StoreTransaction(server.cursor(), server=True)
             return
         assert self._connection is not None
@@ -308,6 +306,23 @@ class Database:
             if any(word in reason.lower() for word in words):
                 return meaning.format(name=self.name, reason=reason)
         return DAMAGE.format(name=self.name, reason=reason)
+
+
+def _time_limits(url: str, wait_s: int) -> dict[str, Any]:
+    """Return libpq's options for a server that is silent, except those that ``url`` has.
+
+    By default, libpq waits as long as the system's TCP does: minutes for a connection, a quarter of
+    an hour for an answer if the server's machine is lost in the midst of a transaction.
+    """
+    limits = {
+        "connect_timeout": wait_s,
+        # What was sent must have arrived by then.
+        "tcp_user_timeout": 1000 * wait_s,
+        # While there is nothing to send, the server is asked whether it is there.
+        "keepalives_idle": wait_s,
+        "keepalives_interval": wait_s,
+    }
+    return {name: limit for name, limit in limits.items() if f"{name}=" not in url}
 
 
 def _before_fork() -> None:

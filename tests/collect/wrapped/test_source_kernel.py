@@ -40,10 +40,8 @@ __kernel void add(__global float *c, __global const float *a, __global const flo
 """
 
 
-@pytest.fixture(params=["C", "OpenCL"])
+@pytest.fixture(params=["C", pytest.param("OpenCL", marks=pytest.mark.opencl)])
 def language(request):
-    if request.param == "OpenCL":
-        pytest.importorskip("pyopencl")
     return request.param
 
 
@@ -218,8 +216,8 @@ def test_of_a_knob_that_changes_nothing_one_value_counts():
     assert len(made.space(made.problem())) == 2
 
 
+@pytest.mark.opencl
 def test_no_such_opencl_device():
-    pytest.importorskip("pyopencl")
     from foretune.collect.wrapped.opencl import find_device
 
     with pytest.raises(UsageError, match="no OpenCL platform 99: choose one of 0"):

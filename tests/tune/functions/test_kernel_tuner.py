@@ -98,10 +98,10 @@ def test_tune_kernel_result_unpacks_as_results_and_env():
     assert ft.best("add", n=N) == {"block": 1}
 
 
+@pytest.mark.opencl
 def test_tune_kernel_order_agrees_with_kernel_tuner(tmp_path, monkeypatch):
     """The same order of configurations, and the same best, on the same runtime."""
     theirs = pytest.importorskip("kernel_tuner")
-    pytest.importorskip("pyopencl")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(verifier, "LOOKS", {2: 1.0})  # each process builds all anew
     source = """
