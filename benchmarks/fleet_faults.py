@@ -207,6 +207,7 @@ def lost_head(fleet: Fleet, collection: Collection) -> Fault:
     wait_for_long_measurement(collection, "beta")
     fleet.network.cut_power(HEAD)
     cut_s = time.time()
+    collection.wait()  # it has ended with its host
     fleet.restart(HEAD, "beta")
     collection.start()
     return Fault(cut_s, interrupted_hosts=(HEAD, "beta"))
