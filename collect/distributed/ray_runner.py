@@ -93,6 +93,11 @@ class RayRunner(Runner):
             raise
 
     @property
+    def devices(self) -> int:
+        """Number of equal devices that the cluster has now, ready or not."""
+        return self._pool.capacity()
+
+    @property
     def parallelism(self) -> int:  # type: ignore[override]
         """Number of ready devices."""
         return len(self._dispatcher)

@@ -295,7 +295,8 @@ def test_collect_on_ray_measures_on_workers(command, capsys, monkeypatch):
     asked = []
 
     class OnRay(FakeRunner):
-        parallelism = 3
+        parallelism = 2
+        devices = 3
 
         def __init__(self, kernel, device, timing=None, limit_s=0.0, address=None):
             super().__init__()

@@ -14,6 +14,7 @@ from foretune.errors import ProblemError, UnknownName, UsageError, require_known
 from foretune.kernel import Kernel
 from foretune.problem import Problem
 from foretune.registry import get_kernel, load, registered
+from foretune.values import counted
 
 if TYPE_CHECKING:
     from foretune.collect.runner import Runner
@@ -209,7 +210,11 @@ def make_runner(context: typer.Context, kernel: Kernel, timing: "Timing | None" 
     print("starting workers on Ray …", file=sys.stderr, flush=True)
     # Loaded by name: who has no cluster does not need Ray.
     make_ray_runner = load("runners", runner)
-    return make_ray_runner(kernel, hardware, timing, address=ray_address)
+    made = make_ray_runner(kernel, hardware, timing, address=ray_address)
+    # A cluster that lacks nodes would only be slow.
+    devices = counted(made.devices, "device")
+    print(f"the cluster has {devices}", file=sys.stderr, flush=True)
+    return made
 
 
 def device_for(predictor: "Predictor", name: str | None) -> Device:

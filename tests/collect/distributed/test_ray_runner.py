@@ -73,8 +73,9 @@ def test_ray_runner_unknown_device_is_refused(cluster, cpu):
         RayRunner(Toy(), other, address=cluster.address)
 
 
-def test_ray_runner_by_name_watches_and_refuses_other_code(runner, cpu, monkeypatch):
+def test_ray_runner_by_name_watches_and_refuses_other_code(runner, cluster, cpu, monkeypatch):
     assert runner.device == cpu
+    assert runner.devices == len(cluster.with_devices)
     with runner.watch() as watch:
         assert next(runner.run(Toy(), Toy().problem(n=20), [config()])).ok
     assert 0 <= watch.load.other_load <= 1
