@@ -315,7 +315,7 @@ def _describe_versions(system: str, engine: str, versions: Sequence[str]) -> str
     others = f", some with {counted(len(older), 'older version')}" if older else ""
     return (
         f"operators of {system}: measured with {ENGINES[engine]['name']} {newest}{others}; an "
-        "engine that is a year older is slower"
+        "older engine may be slower"
     )
 
 
