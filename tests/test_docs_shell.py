@@ -60,6 +60,8 @@ NOT_RUN = {
     "foretune store add": "needs the reader's kernel",
     "model.pt2": "tests/collect/test_networks.py exports and measures networks",
     "--objective energy": "needs a power meter",
+    "server.log": "needs the reader's engine: tests/cli/test_plan_steps.py learns from a log",
+    "foretune predict steps": "needs the reader's engine: tests/cli/test_plan_steps.py predicts",
     "my-model": "needs the reader's model and engine: tests/plan/prove/engines has real ones",
 }
 """Part of a line -> why it is not run."""

@@ -63,6 +63,7 @@ STUDIES = (".db", ".sqlite", ".sqlite3", ".log")
 FORMATS = {
     "aiconfigurator": Format("aiconfigurator", TABLES),
     "clblast": Format("clblast", JSON),
+    "engine-steps": Format("engine_steps", (*RECORDS, ".txt")),
     "generic": Format("generic", (*TABLES, ".tsv", ".jsonl"), takes_mapping=True),
     "google-benchmark": Format("google_benchmark", (".csv", ".json")),
     "kerneltuner": Format("kerneltuner", JSON),

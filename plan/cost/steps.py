@@ -213,6 +213,10 @@ class StepTimerFactory:
         """Whether times come from measured tables; if not, they are rooflines."""
         return self._tables is not None
 
+    def measured_versions(self, system: str, backend: str) -> list[str]:
+        """Return the versions of an engine whose operators were measured, oldest first."""
+        return self._tables.versions(system, backend) if self._tables else []
+
     @property
     def rejected_rows(self) -> list[RejectedRows]:
         """Rows dropped from the measured tables read so far."""

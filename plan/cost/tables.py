@@ -62,6 +62,11 @@ class EngineTables:
         flat = self._flat.loc[self._flat["system"] == system, "backend"]
         return sorted((nested | {*flat}) - {*COLLECTIVE_BACKENDS})
 
+    def versions(self, system: str, backend: str) -> list[str]:
+        """Return the versions of an engine in the names of a system's folders, oldest first."""
+        here = (path.parts for path in self._paths if system in path.parts)
+        return sorted({parts[-2] for parts in here if parts[-3] == backend}, key=_version_key)
+
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
         """Return the run table of ``kernel`` on ``system`` with ``backend``, or None.
 
@@ -247,6 +252,12 @@ class OperatorTables:
     def backends(self, system: str) -> list[str]:
         """Return the engines measured on ``system``; the user's operators count for all."""
         return sorted({b for tables in self._sources for b in tables.backends(system)})
+
+    def versions(self, system: str, backend: str) -> list[str]:
+        """Return the versions of an engine that were measured on a system, oldest first."""
+        engines = (tables for tables in self._sources if isinstance(tables, EngineTables))
+        found = {version for tables in engines for version in tables.versions(system, backend)}
+        return sorted(found, key=_version_key)
 
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
         """Return the run table of ``kernel`` on ``system`` with ``backend``, or None."""

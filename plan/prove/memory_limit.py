@@ -1,13 +1,25 @@
-"""What trials say about the memory: the largest that fitted, the smallest that did not."""
+"""What trials say about the memory: what nobody planned, what fitted, what did not."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
+from statistics import median
 
 import numpy as np
 
 IMPOSSIBLE = 0.02
 """Probability to run of a setting that needs more memory than one that ran out of it."""
+
+
+def unplanned_gib(trials: Iterable[tuple[float, float]]) -> float:
+    """Return the GiB that servers took beyond what was planned; 0 if that is unknown.
+
+    ``trials`` are the planned and the measured memory of each. What is missing in a plan of a CPU
+    is the engine itself: its processes, libraries and compiled code. These do not depend on the
+    setting, so later settings take the median of the differences.
+    """
+    differences = [measured - planned for planned, measured in trials if isfinite(measured)]
+    return median(differences) if differences else 0.0
 
 
 @dataclass(frozen=True)

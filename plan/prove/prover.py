@@ -20,7 +20,7 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.plan.prove.failures import Failure
 from foretune.plan.prove.load import Load
-from foretune.plan.prove.memory_limit import MemoryLimit
+from foretune.plan.prove.memory_limit import IMPOSSIBLE, MemoryLimit, unplanned_gib
 from foretune.plan.prove.pairs import NO_COMPARISON, PairedComparison, compare_in_turn
 from foretune.plan.prove.prediction import Observation, Promise, ServerPredictor, StepFactors
 from foretune.plan.prove.score import best_load, meets_limits
@@ -80,6 +80,7 @@ class Proof:
         best: the best trial of ``best_config``; None if this proof did not serve it.
         comparison: of ``best_config`` with the plan's own setting, from starts in turn.
         search: how the search ended.
+        unplanned_gib: memory that the servers took beyond what was planned; 0 if unknown.
         factors: how the server's steps differ from the simulated ones.
         spread: deviation of the logarithm of a corrected promise.
         requirements: limits and goal.
@@ -92,6 +93,7 @@ class Proof:
     best: Trial | None
     comparison: PairedComparison
     search: SearchResult
+    unplanned_gib: float
     factors: StepFactors
     spread: float
     requirements: Requirements
@@ -213,6 +215,7 @@ class Prover:
             best=self._best_trial(best_config),
             comparison=comparison,
             search=search_result,
+            unplanned_gib=self._unplanned_gib(),
             factors=self.predictor.factors,
             spread=self.predictor.spread,
             requirements=self.requirements,
@@ -250,12 +253,25 @@ class Prover:
 
     def _run_trial(self, config: Configuration, promises: Mapping[Load, Promise]) -> Trial:
         """Run a trial, and keep it at once."""
-        trial = self.runner.run(config, self.settings.setting(config), promises)
+        setting = self.settings.setting(config)
+        trial = self.runner.run(config, setting, promises, self._unplanned_gib())
         self._trials.append(trial)
         measurement = self._to_measurement(trial)
         self.store.write(lambda store: store.put(self.subject, [measurement]), None)
         self.on_trial(trial)
         return trial
+
+    def _unplanned_gib(self) -> float:
+        """Return what this proof's servers took beyond what was planned.
+
+        It is 0 on GPUs: what is measured there is the memory of the host.
+        """
+        if self.settings.setting(self.settings.planned).deployment.system.device.kind != "cpu":
+            return 0.0
+        return unplanned_gib(
+            (self.settings.setting(trial.config).memory_gib, trial.memory_gib)
+            for trial in self._trials
+        )
 
     def _to_measurement(self, trial: Trial) -> Measurement:
         return trial.to_measurement(self._problem, self.subject.device, self.requirements)
@@ -299,6 +315,11 @@ class Prover:
             scores.append(score)
             sizes_gib.append(self.settings.setting(config).memory_gib)
         p_valid = MemoryLimit.of_trials(memory).probability(np.array(sizes_gib))
+
+        # What nobody planned takes memory from the settings that nearly fill the machine.
+        system = self.settings.setting(self.settings.planned).deployment.system
+        exceeds = np.array(sizes_gib) + self._unplanned_gib() > system.memory_gib
+        p_valid = np.where(exceeds, np.minimum(p_valid, IMPOSSIBLE), p_valid)
         return prior_of_scores(scores, self.predictor.spread, p_valid)
 
     def _stored_trials(self) -> list[Measurement]:

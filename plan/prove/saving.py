@@ -113,6 +113,7 @@ def proof_to_json(proof: Proof, settings: SettingSpace) -> dict[str, Any]:
         "not_verified_because": proof.comparison.reason,
         "stopped": proof.search.reason,
         "seconds": proof.seconds,
+        "unplanned_gib": proof.unplanned_gib,
         "factors": vars(proof.factors),
         "spread": proof.spread,
         "sentences": sentences(proof, settings),

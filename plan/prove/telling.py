@@ -38,6 +38,8 @@ BRIEF_COLUMNS = ("start", "setting", "load", *FIGURES.values(), "GiB")
 PROMISED = "promised"
 PROVEN = "proven"
 MAX_REASON_CHARACTERS = 60
+MEMORY_NAMED_GIB = 0.1
+"""Less unplanned memory is not told."""
 PARTS_NAMED = 0.15
 """A factor of a part of a step is named if it differs from 1 by more than this share."""
 
@@ -49,6 +51,7 @@ def sentences(proof: Proof, settings: SettingSpace) -> list[str]:
         _verdict(proof),
         *_best_lines(proof, settings),
         *_factor_lines(proof.factors, proof.spread),
+        *_memory_lines(proof.unplanned_gib),
         *_caveats(proof),
         f"{spent}; the search ended because {STOP_REASONS[proof.search.reason]}",
     ]
@@ -199,6 +202,14 @@ def _factor_lines(factors: StepFactors, spread: float) -> list[str]:
         return []
     told = f"corrected: {', '.join(parts)} than planned"
     return [f"{told}; corrected promises are within {100 * spread:.0f} % (one deviation)"]
+
+
+def _memory_lines(unplanned_gib: float) -> list[str]:
+    """Return what servers took beyond the planned memory, if that is much."""
+    if unplanned_gib < MEMORY_NAMED_GIB:
+        return []
+    taken = f"memory: servers took {format_number(unplanned_gib)} GiB more than planned"
+    return [f"{taken}; promises of later starts count it"]
 
 
 def _caveats(proof: Proof) -> list[str]:

@@ -74,9 +74,15 @@ class TrialRunner:
     _started: int = field(default=0, init=False)
 
     def run(
-        self, config: Configuration, setting: Setting, promises: Mapping[Load, Promise]
+        self,
+        config: Configuration,
+        setting: Setting,
+        promises: Mapping[Load, Promise],
+        unplanned_gib: float = 0.0,
     ) -> Trial:
         """Run a trial; a server that fails gives a trial with a reason.
+
+        ``unplanned_gib`` is what earlier trials took beyond what was planned of them.
 
         Raises UsageError if the command cannot be made, or its port is in use.
         """
@@ -100,7 +106,7 @@ class TrialRunner:
             started_s=state.started_s,
             seconds=time.monotonic() - begun,
             memory_gib=state.memory_gib,
-            promised_gib=setting.memory_gib,
+            promised_gib=setting.memory_gib + unplanned_gib,
             log=state.log,
             disturbance=state.disturbance,
         )

@@ -25,7 +25,10 @@ MAX_QUEUE = 2000
 """Maximum number of waiting requests in the chain."""
 BISECTIONS = 14
 """Steps of the search for the highest rate."""
-IDENTITY = ["system", "formats", "tp", "pp", "dp", "ep", "prefill", "workers", "offload_gib"]
+IDENTITY = [
+    *("system", "formats", "tp", "pp", "dp", "ep"),
+    *("prefill", "prefill_system", "workers", "offload_gib"),
+]
 """Columns that identify a deployment regardless of its load."""
 
 

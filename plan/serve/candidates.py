@@ -38,6 +38,7 @@ from foretune.plan.serve.deployments.latency_formulas import (
 from foretune.plan.serve.deployments.power import deployment_power
 from foretune.plan.serve.engine_support import unsupported_formats, unsupported_layout
 from foretune.plan.serve.request import PlanRequest
+from foretune.search.pareto_front import pareto_front
 
 CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
 """Requests in flight per attention-DP group to plan, if memory allows. The largest number
@@ -176,41 +177,54 @@ def one_pool_candidates(deployments: Sequence[Deployment]) -> list[Deployment]:
 
 
 def two_pool_candidates(
-    deployments: Sequence[Deployment], gpus: int, timers: StepTimers
+    deployments: Sequence[Deployment],
+    gpus: int,
+    timers: StepTimers,
+    prefill: Sequence[Deployment] | None = None,
 ) -> list[Deployment]:
     """Return deployments with separate prefill and decode pools.
 
     Decode layouts have no pipeline, and either whole or fully sliced experts. Prefill uses the same
-    formats, and the layouts with the highest throughput per GPU and the lowest latency. The numbers
-    of workers maximize requests per second.
+    formats, and the layouts that none beats in throughput per GPU and latency. The numbers of
+    workers maximize requests per second. With ``prefill``, those are the deployments that may
+    prefill, on another kind of GPU.
     """
-    # Which deployments can decode? They are grouped by formats, which both pools share.
-    by_formats: dict[tuple[str, Formats], list[Deployment]] = {}
+    # Which deployments can decode, and which prefill? Both pools share the formats.
+    decoders_of_formats = _pool_workers(deployments, gpus)
+    readers_of_formats = decoders_of_formats if prefill is None else _pool_workers(prefill, gpus)
+
+    # Every decode worker at every load, with each prefill layout.
+    candidates = []
+    for formats, group in decoders_of_formats.items():
+        readers = readers_of_formats.get(formats)
+        if readers is None:
+            continue
+        decoders = one_pool_candidates(group)
+        step_times_ms = decode_ms(decoders, timers)
+        for choice in _prefill_choices(readers, timers):
+            for decoder, step_ms in zip(decoders, step_times_ms, strict=True):
+                # In steady state, a decode worker finishes `concurrency` requests per `answer_ms`.
+                # Each of them needs a prefill first.
+                answer_ms = decoder.workload.osl * step_ms
+                prefill_ms = decoder.concurrency * choice.ms_per_prompt
+                with_pools = _with_matched_pools(
+                    decoder, choice, prefills_per_decoder=prefill_ms / answer_ms, gpus=gpus
+                )
+                if with_pools is not None:
+                    candidates.append(with_pools)
+    return candidates
+
+
+def _pool_workers(deployments: Sequence[Deployment], gpus: int) -> dict[Formats, list[Deployment]]:
+    """Return the deployments of a system that can be a worker of a pool, by formats."""
+    by_formats: dict[Formats, list[Deployment]] = {}
     for deployment in deployments:
         layout = deployment.layout
         is_simple = layout.pp == 1 and min(layout.moe_tp, layout.moe_ep) == 1
         leaves_gpus = deployment.gpus < gpus
         if is_simple and leaves_gpus and concurrencies(deployment):
-            group = by_formats.setdefault((deployment.system.name, deployment.formats), [])
-            group.append(deployment)
-
-    # Every decode worker at every load, with each prefill layout.
-    candidates = []
-    for group in by_formats.values():
-        decoders = one_pool_candidates(group)
-        step_times_ms = decode_ms(decoders, timers)
-        for prefill in _prefill_choices(group, timers):
-            for decoder, step_ms in zip(decoders, step_times_ms, strict=True):
-                # In steady state, a decode worker finishes `concurrency` requests per `answer_ms`.
-                # Each of them needs a prefill first.
-                answer_ms = decoder.workload.osl * step_ms
-                prefill_ms = decoder.concurrency * prefill.ms_per_prompt
-                with_pools = _with_matched_pools(
-                    decoder, prefill.layout, prefills_per_decoder=prefill_ms / answer_ms, gpus=gpus
-                )
-                if with_pools is not None:
-                    candidates.append(with_pools)
-    return candidates
+            by_formats.setdefault(deployment.formats, []).append(deployment)
+    return by_formats
 
 
 @dataclass(frozen=True)
@@ -218,24 +232,26 @@ class _PrefillChoice:
     """A layout of prefill workers; one of them prefills a prompt every ``ms_per_prompt``."""
 
     layout: Layout
+    system: System
     ms_per_prompt: float
 
 
 def _prefill_choices(group: Sequence[Deployment], timers: StepTimers) -> list[_PrefillChoice]:
-    """Return the layouts with the highest throughput per GPU and the lowest latency."""
+    """Return the layouts that none beats in both throughput per GPU and latency."""
     deployments = [replace(d, concurrency=d.layout.dp) for d in group]
     single_prompt_ms, per_prompt_ms = prompt_ms(deployments, timers)
     gpus = np.array([d.gpus for d in deployments])
-    highest_throughput = int(np.argmin(per_prompt_ms * gpus))
-    lowest_latency = int(np.argmin(single_prompt_ms))
+    is_on_front = pareto_front(np.column_stack([per_prompt_ms * gpus, single_prompt_ms]))
     return [
-        _PrefillChoice(deployments[i].layout, ms_per_prompt=float(per_prompt_ms[i]))
-        for i in sorted({highest_throughput, lowest_latency})
+        _PrefillChoice(
+            deployments[i].layout, deployments[i].system, ms_per_prompt=float(per_prompt_ms[i])
+        )
+        for i in np.flatnonzero(is_on_front)
     ]
 
 
 def _with_matched_pools(
-    decoder: Deployment, prefill_layout: Layout, *, prefills_per_decoder: float, gpus: int
+    decoder: Deployment, prefill: _PrefillChoice, *, prefills_per_decoder: float, gpus: int
 ) -> Deployment | None:
     """Return the deployment with the pools that serve most; None if GPUs are too few for both.
 
@@ -243,7 +259,7 @@ def _with_matched_pools(
     """
     # For each number of decode workers, the other GPUs prefill.
     decode_workers = np.arange(1, gpus // decoder.gpus + 1)
-    prefill_workers = (gpus - decode_workers * decoder.gpus) // prefill_layout.gpus
+    prefill_workers = (gpus - decode_workers * decoder.gpus) // prefill.layout.gpus
 
     # The slower pool limits the requests per second. Here they are counted in decode workers: a
     # rate of 3 keeps three of them busy.
@@ -256,7 +272,13 @@ def _with_matched_pools(
     # No more prefill workers than the decode workers keep busy.
     busy_prefill_workers = ceil(decode_workers[best] * prefills_per_decoder)
     needed = min(int(prefill_workers[best]), busy_prefill_workers)
-    pools = Pools(prefill_layout, prefill_workers=needed, decode_workers=int(decode_workers[best]))
+    is_same_system = prefill.system.name == decoder.system.name
+    pools = Pools(
+        prefill.layout,
+        prefill_workers=needed,
+        decode_workers=int(decode_workers[best]),
+        prefill_system=None if is_same_system else prefill.system,
+    )
     in_flight = decoder.concurrency * pools.decode_workers
     return replace(decoder, concurrency=in_flight, pools=pools, replicas=1)
 
@@ -309,7 +331,7 @@ def predict(
     table["limited_by"] = np.where(waits_for_cpu, "engine", np.array(PARTS)[largest_part])
 
     # Cost.
-    hourly = np.array([d.system.price_per_hour for d in candidates], dtype=float)
+    hourly = np.array([d.price_per_hour for d in candidates], dtype=float)
     usd_per_million = hourly * 1e6 / SECONDS_PER_HOUR / table["tokens_per_s_per_gpu"]
     return table.assign(usd_per_million_tokens=usd_per_million)
 
@@ -346,6 +368,7 @@ def _candidate_columns(deployment: Deployment) -> dict[str, object]:
         "replicas": deployment.replicas,
         "batch": int(deployment.concurrency),
         "prefill": f"{pools.prefill_workers} × {pools.prefill}" if pools else "",
+        "prefill_system": deployment.prefill_system.name if pools else "",
         "workers": pools.decode_workers if pools else 1,
         "offload_gib": deployment.offloaded_weight_bytes / GIB,
     }
@@ -355,7 +378,7 @@ def _memory_gib(candidates: Sequence[Deployment]) -> np.ndarray:
     """Return the memory of each candidate; those that differ only in load are computed at once."""
     same_except_load: dict[tuple[object, ...], list[int]] = {}
     for i, d in enumerate(candidates):
-        key = (d.model, d.layout, d.formats, d.workload, d.offload)
+        key = (d.model, d.layout, d.formats, d.workload, d.offload, d.system.name)
         same_except_load.setdefault(key, []).append(i)
 
     memory_gib = np.empty(len(candidates))

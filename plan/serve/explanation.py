@@ -18,6 +18,7 @@ from foretune.plan.serve.candidates import CONCURRENCIES
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.engine_support import unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
+from foretune.plan.serve.request import MAX_MIXED_SYSTEMS
 from foretune.plan.serve.requirements import GOALS
 
 PART_PHRASES = {
@@ -90,12 +91,19 @@ def describe_candidate(plan: Plan, row: pd.Series) -> str:
         size = format_number(row["offload_gib"])
         words.append(f"{size} GiB of each GPU's weights in host memory")
     gpus_vary = plan.candidates[["gpus", "system"]].nunique().max() > 1
-    if gpus_vary:
+    is_mixed = row["prefill"] and row["prefill_system"] != row["system"]
+    if is_mixed:
+        words.append(f"{row['gpus']} GPUs")
+    elif gpus_vary:
         words.append(f"{row['gpus']} × {row['system']}")
 
     if row["prefill"]:
         workers = "1 worker" if row["workers"] == 1 else f"{row['workers']} workers"
-        words.append(f"prefill on {row['prefill']}, decode on {workers}")
+        readers = str(row["prefill"])
+        if is_mixed:
+            readers += f" of {row['prefill_system']}"
+            workers += f" of {row['system']}"
+        words.append(f"prefill on {readers}, decode on {workers}")
         words.append(f"{row['batch']} requests")
     else:
         words.append(f"{row['replicas']} × {row['batch']} requests")
@@ -244,6 +252,18 @@ def _is_for_rate(row: pd.Series) -> bool:
 def _exclusion_notes(plan: Plan) -> list[str]:
     """Return what is excluded for this model, these lengths and this many GPUs."""
     lines = []
+    if plan.request.pools and len(plan.request.systems) > MAX_MIXED_SYSTEMS:
+        lines.append(
+            "prompts and answers are planned on one kind of GPU: give at most "
+            f"{MAX_MIXED_SYSTEMS} systems to mix them"
+        )
+    has_pools = plan.candidates["prefill"] != ""
+    differs = plan.candidates["prefill_system"] != plan.candidates["system"]
+    if (has_pools & differs).any():
+        lines.append(
+            "prompts on another kind of GPU: engines may ask for equal formats and layouts of "
+            "both caches; no such deployment was compared with a measured one"
+        )
     if (plan.candidates["pp"] > 1).any():
         lines.append(
             "pipelines (pp > 1) were validated at maximum load only, on TensorRT-LLM's figures"

@@ -85,7 +85,7 @@ class Plan(Result):
     - ``system``, ``gpus``, ``formats``, ``tp``, ``pp``, ``dp``, ``ep``, ``replicas``
     - ``batch``: requests in flight per replica
     - ``native``: whether weights are as published, whatever the GPU computes natively
-    - ``prefill``: the prefill pool; empty with one pool
+    - ``prefill``, ``prefill_system``: the prefill pool and its kind of GPU; empty with one pool
     - ``workers``: decode workers
     - ``offload_gib``: weights per GPU in host memory
     - ``number``: the index in ``deployments``
@@ -327,6 +327,7 @@ def _enumerate_deployments(request: PlanRequest, timers: StepTimers) -> _Enumera
     """Return the deployments of all systems at every load that fits in memory."""
     deployments: list[Deployment] = []
     excluded: dict[str, str] = {}
+    of_system: dict[str, list[Deployment]] = {}
     for system in request.systems:
         if reason := unsupported_system(system, request.engine):
             excluded[system.name] = reason
@@ -345,6 +346,14 @@ def _enumerate_deployments(request: PlanRequest, timers: StepTimers) -> _Enumera
         # The same with separate pools, if asked for.
         if request.pools:
             deployments += two_pool_candidates(single_request, request.gpus, timers)
+        of_system[system.name] = single_request
+
+    # And with prompts on one kind of GPU, answers on another.
+    for reading, decoding in request.mixed_systems:
+        if reading.name in of_system and decoding.name in of_system:
+            deployments += two_pool_candidates(
+                of_system[decoding.name], request.gpus, timers, prefill=of_system[reading.name]
+            )
     return _Enumerated(deployments, excluded)
 
 

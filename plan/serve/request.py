@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from itertools import permutations
 
 from foretune.errors import UsageError
 from foretune.plan.describe.accuracy import AccuracyResult
@@ -16,6 +17,8 @@ from foretune.plan.serve.requirements import Requirements
 
 MAX_LISTED_SYSTEMS = 3
 """The title of a request with more systems than this counts them."""
+MAX_MIXED_SYSTEMS = 4
+"""Maximum systems that are paired for prompts and answers: pairs grow with their square."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,21 @@ class PlanRequest:
             names = f"one of {len(self.systems)} systems"
         return f"{self.model.name} on {self.gpus} × {names}, {self.engine}"
 
+    @property
+    def mixed_systems(self) -> list[tuple[System, System]]:
+        """Pairs of systems to compute prompts on one and answers on the other.
+
+        Their caches must have one layout, so both are of one maker.
+        """
+        if not self.pools or len(self.systems) > MAX_MIXED_SYSTEMS:
+            return []
+        pairs = permutations(self.systems, 2)
+        return [
+            (reading, decoding)
+            for reading, decoding in pairs
+            if _maker(reading) == _maker(decoding)
+        ]
+
     def _check_pools(self) -> None:
         """Raise UsageError for options that cannot be combined with separate prefill workers."""
         if self.rate is not None:
@@ -88,3 +106,9 @@ class PlanRequest:
             raise UsageError(
                 "pools cannot be planned with offloading: leave out --pools or --offload"
             )
+
+
+def _maker(system: System) -> str:
+    """Return who makes a system's GPUs; a CPU is a maker of its own."""
+    device = system.device
+    return device.name.split()[0] if device.kind == "gpu" else device.name

@@ -15,6 +15,7 @@ import pandas as pd
 from foretune.errors import UsageError
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, request_bytes
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
 from foretune.plan.engine.host import Host
 from foretune.plan.engine.requests import Requests
 from foretune.plan.engine.simulator import Scheduler, simulate_requests
@@ -184,6 +185,14 @@ def _score(result: SimulationResult, requirements: Requirements) -> float:
     return result.tokens_per_s
 
 
+@dataclass(frozen=True)
+class _Worker:
+    """A worker of separate pools, or the only kind of worker."""
+
+    layout: Layout
+    prefills_only: bool = False
+
+
 class _GroupSimulator:
     """An attention-DP group and its prefill group; ``slowdown`` multiplies step times."""
 
@@ -197,7 +206,7 @@ class _GroupSimulator:
         """Return the simulated requests, with their ``osl``."""
         pools = self._deployment.pools
         if pools is None:
-            table = self._simulate(requests, self._deployment.layout)
+            table = self._simulate(requests, self._decoder)
             table = table.assign(osl=requests.osl)
         else:
             table = self._run_pools(requests, pools)
@@ -211,11 +220,13 @@ class _GroupSimulator:
         # The prefill groups of this decode group share its prompts.
         prefill_groups = max(pools.prefill_workers, 1) * pools.prefill.dp
         groups_per_decoder = max(round(prefill_groups / _groups(self._deployment)), 1)
+        reader = _Worker(pools.prefill, prefills_only=True)
         prompts_only = replace(requests, osl=np.ones_like(requests.osl))
         first_ms = np.empty(len(requests))
         for i in range(groups_per_decoder):
-            part = self._simulate(prompts_only.shard(i, groups_per_decoder), pools.prefill)
+            part = self._simulate(prompts_only.shard(i, groups_per_decoder), reader)
             first_ms[i::groups_per_decoder] = part["first_ms"]
+        first_ms += self._deployment.handover_ms
 
         # Prompts arrive at the decode group when they are prefilled. It computes only their last
         # token.
@@ -227,7 +238,7 @@ class _GroupSimulator:
             cached=requests.isl[order] - 1,
             in_flight=0,
         )
-        table = self._simulate(decode_requests, self._deployment.layout)
+        table = self._simulate(decode_requests, self._decoder)
 
         # The first token is ready after prefill, counted from the arrival at the prefill group.
         arrived_ms = requests.arrival_ms[order]
@@ -237,12 +248,23 @@ class _GroupSimulator:
             osl=decode_requests.osl,
         )
 
-    def _simulate(self, requests: Requests, layout: Layout) -> pd.DataFrame:
-        """Return requests served by one group with a layout, for prefill, decode or both."""
+    @property
+    def _decoder(self) -> "_Worker":
+        """The worker that answers; without pools, it computes prompts, too."""
+        return _Worker(self._deployment.layout)
+
+    def _system(self, worker: "_Worker") -> System:
+        """Return the GPUs of a worker."""
+        return self._deployment.prefill_system if worker.prefills_only else self._deployment.system
+
+    def _simulate(self, requests: Requests, worker: "_Worker") -> pd.DataFrame:
+        """Return requests served by one group of a worker, for prefill, decode or both."""
         deployment = self._deployment
+        layout = worker.layout
+        system = self._system(worker)
         batch = max(int(np.ceil(deployment.batch / layout.pp)), 1)
         longest = int((requests.isl + requests.osl).max())
-        times = self._stage_times(layout, batch, longest)
+        times = self._stage_times(worker, batch, longest)
 
         def stages(load: StepLoad, padded: int) -> list[StageWork]:
             tokens = load.tokens + padded * load.tokens_per_answer
@@ -254,24 +276,25 @@ class _GroupSimulator:
 
         # The cache gets the memory that the weights leave.
         used_bytes = deployment.memory(0, layout).total
-        free_bytes = USABLE_SHARE * deployment.system.memory_gib * GIB - used_bytes
+        free_bytes = USABLE_SHARE * system.memory_gib * GIB - used_bytes
         longest_bytes = request_bytes(deployment.loaded_model, layout, deployment.formats, longest)
         scheduler = Scheduler(
             step_tokens=max(deployment.step_tokens, batch * (1 + deployment.drafted)),
             max_batch=batch,
             cache_tokens=free_bytes / longest_bytes * longest,
-            host=Host.for_system(deployment.system, layout.pp),
+            host=Host.for_system(system, layout.pp),
             drafted=deployment.drafted,
             accepted_tokens=deployment.accepted_tokens,
         )
         return simulate_requests(requests, scheduler, stages, layout.pp)
 
-    def _make_stage_times(self, layout: Layout, batch: int, longest: int) -> StageTimes:
-        """Return the step times of a group and of its drafter."""
+    def _make_stage_times(self, worker: "_Worker", batch: int, longest: int) -> StageTimes:
+        """Return the step times of a worker's group and of its drafter."""
         deployment = self._deployment
+        layout = worker.layout
         tokens_per_request = deployment.drafted + 1
         max_tokens = deployment.step_tokens + batch * tokens_per_request
-        timer = self._timers(deployment.system, deployment.backend)
+        timer = self._timers(self._system(worker), deployment.backend)
 
         drafter = None
         drafts = deployment.speculation

@@ -14,6 +14,7 @@ from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight
 from foretune.plan.cost.power import OperatorPower
 from foretune.plan.cost.steps import PARTS, Step
 from foretune.plan.describe.formats import base_format
+from foretune.plan.describe.system import System
 from foretune.plan.engine.host import CUDA_GRAPH_SIZES, Host
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.deployment_steps import (
@@ -21,6 +22,7 @@ from foretune.plan.serve.deployments.deployment_steps import (
     decode_step,
     full_prefill_step,
     prefill_step,
+    prefill_times,
     prompts_per_step,
     requests_per_step,
     step_times,
@@ -45,7 +47,7 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
     are extrapolated shares. With offloading: ``share_host`` (share of a decode step waiting for
     weights; included in the times and in ``guessed``) and ``fetch`` (wait for a prefix).
     ``step_prompts`` is the number of prompts that fit in a step. The rest are parallel degrees and
-    lengths.
+    lengths. With prefill on another kind of GPU, ``fetch`` is the wait for a prompt's cache.
     """
     fixed = _load_independent_rows(deployments, timers)
     decode = step_times(deployments, decode_step, timers)
@@ -54,7 +56,7 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
     prompts = fixed["prompts_per_step"] * np.array([d.prefill_layout.pp for d in deployments])
     batch = np.array([d.batch for d in deployments])
     host_ms = np.array([_added_host_ms(d) for d in deployments])
-    received_ms = np.array([Host.for_system(d.system).prompt_ms for d in deployments])
+    received_ms = np.array([Host.for_system(d.prefill_system).prompt_ms for d in deployments])
     # Accepted tokens share the time of their step.
     accepted_tokens = np.array([d.accepted_tokens for d in deployments])
     shares = {f"share_{part}": decode[part] / decode["total"] for part in PARTS}
@@ -80,7 +82,7 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
         energy_guessed=decode["energy_guessed"],
         guessed=decode["guessed"],
         share_host=0.0,
-        fetch=0.0,
+        fetch=np.array([d.handover_ms for d in deployments]),
         **shares,
     )
 
@@ -147,13 +149,14 @@ def _load_independent_rows(deployments: Sequence[Deployment], timers: StepTimers
     firsts = [deployments[i] for i in first_rows]
 
     fixed = pd.DataFrame([_load_independent_columns(d) for d in firsts])
-    steps: Mapping[str, Callable[[Deployment], Step]] = {
-        "alone": partial(decode_step, requests=1),
+    alone = step_times(firsts, partial(decode_step, requests=1), timers)
+    fixed = fixed.join(alone.add_prefix("alone."))
+    prefill_steps: Mapping[str, Callable[[Deployment], Step]] = {
         "prompt": prefill_step,
         "full": full_prefill_step,
     }
-    for name, make_step in steps.items():
-        times = step_times(firsts, make_step, timers)
+    for name, make_step in prefill_steps.items():
+        times = prefill_times(firsts, make_step, timers)
         fixed = fixed.join(times.add_prefix(f"{name}."))
     return fixed.iloc[kind].reset_index(drop=True)
 
@@ -168,6 +171,7 @@ def _load_independent_key(deployment: Deployment) -> tuple[object, ...]:
         deployment.formats,
         deployment.workload,
         deployment.pools,
+        deployment.prefill_system.name,
         deployment.load,
         deployment.speculative,
         deployment.version,
@@ -197,7 +201,9 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
         weight_bytes(model, layout, deployment.formats) - deployment.offloaded_weight_bytes
     )
     weights = base_format(deployment.formats.weights)
-    power = OperatorPower(deployment.system.device, deployment.system.name)
+    awake_w = deployment.mean_of_gpus(
+        decode=_active_idle_w(deployment.system), prefill=_active_idle_w(deployment.prefill_system)
+    )
     return {
         "backend": deployment.backend,
         # The engine and its use: the group with a common set of coefficients.
@@ -225,8 +231,13 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
         "step_prompts": MAX_STEP_TOKENS / workload.new_tokens * deployment.prefill_layout.pp,
         "readers": prefill_groups_per_decode_group,
         "prefill_tp": float(deployment.prefill_layout.tp),
-        "awake_w": power.active_idle_w,
+        "awake_w": awake_w,
     }
+
+
+def _active_idle_w(system: System) -> float:
+    """Return the watts of a GPU that waits, but is awake."""
+    return OperatorPower(system.device, system.name).active_idle_w
 
 
 def _cpu_ms(deployment: Deployment, prompts: float) -> float:

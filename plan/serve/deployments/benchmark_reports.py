@@ -49,6 +49,8 @@ OTHER_REPORTS = {
     "sglang.bench_serving",
     "last_gen_throughput": "of sglang.bench_offline_throughput, which has no latencies: use "
     "sglang.bench_serving",
+    "x_request_id": "of AIPerf, with single requests: give profile_export_aiperf.json",
+    "benchmark_phase": "of AIPerf, with single requests: give profile_export_aiperf.json",
     "benchmark": "in PyTorch's format of benchmarks: give the file that vllm bench serve "
     "--save-result wrote beside it",
 }
@@ -65,8 +67,11 @@ def lines_of(document: Document, path: Path) -> list[dict[str, Any]]:
             labels = {name: document[name] for name in LABELS if name in document}
             return [_with_layout({**line, **labels}) for line in lines(document, path)]
     if "completed" not in document:
+        # Records of single requests have the fields that tell them in their metadata.
+        metadata = document.get("metadata")
+        fields = {*document, *(metadata if isinstance(metadata, dict) else ())}
         for field, what in OTHER_REPORTS.items():
-            if field in document:
+            if field in fields:
                 raise UsageError(f"--calibrate {path} is a report {what}")
     return [_with_layout(document)]
 

@@ -1,6 +1,6 @@
 """A deployment: a model served on a system by an engine under a load."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,14 +20,25 @@ from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, Offload, Speculation, Workload
 from foretune.plan.describe.system import System
 
+BYTES_PER_MS_AND_GBPS = 1e6
+"""Bytes that a link of 1 GB/s sends in a millisecond."""
+
 
 @dataclass(frozen=True)
 class Pools:
-    """Separate workers for prefill and decode (disaggregation)."""
+    """Separate workers for prefill and decode (disaggregation).
+
+    Attributes:
+        prefill: layout of a prefill worker.
+        prefill_workers: their number; 0 means as many as are needed.
+        decode_workers: workers with the deployment's own layout.
+        prefill_system: GPUs of the prefill workers; None if they are the deployment's own kind.
+    """
 
     prefill: Layout
-    prefill_workers: int = 0  # their number; 0 means as many as are needed
-    decode_workers: int = 1  # workers with the deployment's own layout
+    prefill_workers: int = 0
+    decode_workers: int = 1
+    prefill_system: System | None = field(default=None, compare=False)  # not hashable
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,33 @@ class Deployment:
     def prefill_layout(self) -> Layout:
         """The layout of a worker that prefills."""
         return self.pools.prefill if self.pools else self.layout
+
+    @property
+    def prefill_system(self) -> System:
+        """The system of a worker that prefills."""
+        return (self.pools and self.pools.prefill_system) or self.system
+
+    @property
+    def has_two_systems(self) -> bool:
+        """Whether prompts are computed on another kind of GPU."""
+        return self.prefill_system.name != self.system.name
+
+    def mean_of_gpus(self, decode: float, prefill: float) -> float:
+        """Return the mean over all GPUs of a value of each decode and each prefill GPU."""
+        if not self.has_two_systems:
+            return decode
+        decode_gpus = self.layout.gpus * (self.pools.decode_workers if self.pools else 1)
+        prefill_gpus = self.gpus - decode_gpus
+        return (decode_gpus * decode + prefill_gpus * prefill) / self.gpus
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """Mean USD per GPU and hour; None if a price is unknown."""
+        decode = self.system.price_per_hour
+        prefill = self.prefill_system.price_per_hour
+        if decode is None or prefill is None:
+            return None
+        return self.mean_of_gpus(decode, prefill)
 
     @property
     def longest_context(self) -> int:
@@ -176,6 +214,20 @@ class Deployment:
     def prefix_fetch_ms(self) -> float:
         """Milliseconds to fetch a request's prefix from host memory; 0 if it is not there."""
         return self.system.transfer_ms(self.prefix_bytes) if self.offload.cache_gib else 0.0
+
+    @property
+    def handover_ms(self) -> float:
+        """Milliseconds to send a prompt's cache to another kind of GPU, which is in another node.
+
+        Every rank of the smaller worker has a link of its own. Between GPUs of one kind, the
+        formulas' coefficients contain this time.
+        """
+        if not self.has_two_systems:
+            return 0.0
+        narrow = min(self.prefill_layout, self.layout, key=lambda layout: layout.tp)
+        size = request_bytes(self.model, narrow, self.formats, self.workload.isl)
+        gbps = min(self.prefill_system.inter_node_gbps, self.system.inter_node_gbps)
+        return size / (gbps * BYTES_PER_MS_AND_GBPS)
 
     def exposed_fetch_ms(self, prompt_ms: float) -> float:
         """Return how long fetching the prefix delays a request that takes ``prompt_ms`` without."""

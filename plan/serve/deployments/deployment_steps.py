@@ -82,8 +82,8 @@ def prompt_ms(
     deployments: Sequence[Deployment], timers: StepTimers
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the milliseconds of a single prompt, and per prompt in full steps."""
-    first_ms = step_times(deployments, prefill_step, timers)["total"].to_numpy()
-    full_ms = step_times(deployments, full_prefill_step, timers)["total"].to_numpy()
+    first_ms = prefill_times(deployments, prefill_step, timers)["total"].to_numpy()
+    full_ms = prefill_times(deployments, full_prefill_step, timers)["total"].to_numpy()
     prompts_at_once = [prompts_per_step(d) * d.prefill_layout.dp for d in deployments]
     return first_ms, full_ms / np.array(prompts_at_once)
 
@@ -91,20 +91,36 @@ def prompt_ms(
 def step_times(
     deployments: Sequence[Deployment], make_step: Callable[[Deployment], Step], timers: StepTimers
 ) -> pd.DataFrame:
-    """Return the times of each deployment's step; equal steps are timed once."""
+    """Return the times of each deployment's decode step; equal steps are timed once."""
+    return _times_on(deployments, [d.system for d in deployments], make_step, timers)
+
+
+def prefill_times(
+    deployments: Sequence[Deployment], make_step: Callable[[Deployment], Step], timers: StepTimers
+) -> pd.DataFrame:
+    """Return the times of each deployment's prefill step, on the system that prefills."""
+    return _times_on(deployments, [d.prefill_system for d in deployments], make_step, timers)
+
+
+def _times_on(
+    deployments: Sequence[Deployment],
+    systems: Sequence[System],
+    make_step: Callable[[Deployment], Step],
+    timers: StepTimers,
+) -> pd.DataFrame:
+    """Return the times of each deployment's step on a system."""
     # Which deployments share a step?
     rows_of_step: dict[tuple[str, str], dict[Step, list[int]]] = {}
-    for i, deployment in enumerate(deployments):
-        key = (deployment.system.name, deployment.backend)
-        rows = rows_of_step.setdefault(key, {})
+    for i, (deployment, system) in enumerate(zip(deployments, systems, strict=True)):
+        rows = rows_of_step.setdefault((system.name, deployment.backend), {})
         rows.setdefault(make_step(deployment), []).append(i)
 
     # Time the steps of a system and an engine together, then repeat each for its deployments.
     parts = []
     for rows in rows_of_step.values():
         index = np.concatenate(list(rows.values()))
-        first = deployments[index[0]]
-        times = timers(first.system, first.backend).times(list(rows))
+        timer = timers(systems[index[0]], deployments[index[0]].backend)
+        times = timer.times(list(rows))
         step_of_row = np.repeat(np.arange(len(rows)), [len(shared) for shared in rows.values()])
         parts.append(times.iloc[step_of_row].set_axis(index, axis=0))
     return pd.concat(parts).sort_index() if parts else pd.DataFrame()

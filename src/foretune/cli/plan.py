@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from foretune.cli import plan_fleet, plan_serve, plan_train
+from foretune.cli import plan_fleet, plan_serve, plan_steps, plan_train
 from foretune.cli.command import add_command
 from foretune.errors import UnknownName
 
@@ -34,6 +34,6 @@ def register(app: typer.Typer) -> None:
         "'foretune plan MODEL …' is short for 'foretune plan serve MODEL …'.",
         no_args_is_help=True,
     )
-    for command in (plan_serve.serve, plan_train.train, plan_fleet.fleet):
+    for command in (plan_serve.serve, plan_train.train, plan_fleet.fleet, plan_steps.steps):
         add_command(commands, command)
     app.add_typer(commands, name="plan")

@@ -4,6 +4,7 @@ The steps of `serve`: read and check the options, plan and simulate the best dep
 print it (`show`, and its emissions), write files, and prove it on a real server if asked.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from foretune.cli.plan_request import RequestLengths, check_required, parse_leng
 from foretune.cli.plan_table import show_front
 from foretune.errors import UsageError
 from foretune.support.files import translate_write_errors
+from foretune.values import counted
 
 if TYPE_CHECKING:
     from foretune.plan import PlanRequest
@@ -94,7 +96,9 @@ def serve(
     goal: str = GOAL,
     rate: float | None = RATE,
     trace: Path = TRACE,
-    pools: bool = typer.Option(False, "--pools", help="Also try separate prefill workers."),
+    pools: bool = typer.Option(
+        False, "--pools", help="Also try separate prefill workers, also on another --system."
+    ),
     speculative: str = SPECULATIVE,
     formats: str = FORMATS,
     offload: list[str] = OFFLOAD,
@@ -284,12 +288,35 @@ def show(answered: Answer, output: Output, top: int) -> None:
         caveats = [*differences, *caveats]
     for line in caveats:
         output.say(f"note: {line}")
+    for system, versions in _measured_versions(answered).items():
+        output.say(_describe_versions(system, plan.request.engine, versions))
     if rejected := describe_rejected(answered.timers.rejected_rows):
         output.say(rejected)
 
     output.say(f"{len(plan.candidates)} candidates in {plan.seconds:.1f} s; start the best with")
     for command in answered.commands.values():
         output.say(f"\n{command}")
+
+
+def _measured_versions(answered: Answer) -> dict[str, list[str]]:
+    """Return the engine's versions that the best deployment's operators were measured with."""
+    best = answered.best
+    engine = answered.plan.request.engine
+    names = dict.fromkeys([best.prefill_system.name, best.system.name])
+    found = {name: answered.timers.measured_versions(name, engine) for name in names}
+    return {name: versions for name, versions in found.items() if versions}
+
+
+def _describe_versions(system: str, engine: str, versions: Sequence[str]) -> str:
+    """Return which generation of an engine a plan's times are of."""
+    from foretune.plan.describe.engines import ENGINES
+
+    *older, newest = versions
+    others = f", some with {counted(len(older), 'older version')}" if older else ""
+    return (
+        f"operators of {system}: measured with {ENGINES[engine]['name']} {newest}{others}; an "
+        "older engine may be slower"
+    )
 
 
 def to_json(answered: Answer) -> dict[str, Any]:
@@ -300,6 +327,7 @@ def to_json(answered: Answer) -> dict[str, Any]:
     from foretune.plan.serve.plan_json import plan_to_json
 
     results = dict(plan_to_json(answered.plan, answered.commands))
+    results["measured_versions"] = _measured_versions(answered)
     results["screened"] = [rejected._asdict() for rejected in answered.timers.rejected_rows]
     if answered.simulated is not None:
         results["replayed"] = answered.simulated.to_json()

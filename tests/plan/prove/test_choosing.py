@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
 from foretune.plan import Requirements
-from foretune.plan.prove.memory_limit import IMPOSSIBLE, MemoryLimit
+from foretune.plan.prove.memory_limit import IMPOSSIBLE, MemoryLimit, unplanned_gib
 from foretune.plan.prove.pairs import compare_in_turn
 from foretune.plan.prove.prediction import Promise
 from foretune.plan.prove.score import best_load, check_goal, load_score, meets_limits
@@ -71,6 +71,19 @@ def trial_row(requests, score):
 
 def test_score_nothing_generated_is_worst():
     assert load_score(Promise(1, 1, 0.0), Requirements()) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("trials", "expected"),
+    [
+        ([], 0.0),
+        ([(1.7, math.nan)], 0.0),  # a running server, or one on another machine
+        ([(1.7, 3.2)], 1.5),
+        ([(1.7, 3.2), (1.7, 2.9), (2.7, 4.0), (1.7, math.nan)], 1.3),
+    ],
+)
+def test_unplanned_memory_is_the_median_difference(trials, expected):
+    assert unplanned_gib(trials) == pytest.approx(expected)
 
 
 def test_memory_is_bounded_from_both_sides():

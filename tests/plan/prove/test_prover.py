@@ -98,6 +98,17 @@ def test_prover_search_finds_more_requests(make_prover, deployment):
     assert len(rows) == 2 * len(proof.trials)
 
 
+def test_prover_later_starts_count_unplanned_memory(make_prover):
+    prover = make_prover(
+        toy_template("--slots", "{requests}", "--step-ms", "5"), {"requests": [1, 2]}, starts=2
+    )
+    proof = prover.prove()
+    first, second = proof.trials
+    planned_gib = prover.settings.setting(second.config).memory_gib
+    unplanned = first.memory_gib - first.promised_gib
+    assert second.promised_gib == pytest.approx(planned_gib + unplanned)
+
+
 def test_prover_out_of_memory_corrects_memory_model(make_prover):
     """More than four slots do not fit; the best of the rest is found."""
     prover = make_prover(

@@ -1,6 +1,7 @@
 """Servers start, fail with a reason, and leave nothing behind."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -194,3 +195,64 @@ def test_server_on_other_host_ends_with_connection(tmp_path, monkeypatch):
     with ServerProcess(command, tmp_path / "log", grace_s=2.0) as server:
         server.wait_until_healthy(LIMIT_S)
     assert processes_of(port) == []
+
+
+SSHD = """ListenAddress 127.0.0.1
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/user_key.pub
+StrictModes no
+UsePAM no
+PermitRootLogin prohibit-password
+"""
+# A daemon per connection, in a network of its own: its 127.0.0.1 is not that of this machine.
+OTHER_NETWORK = """#!/bin/sh
+exec unshare --net sh -c 'ip link set lo up; exec /usr/sbin/sshd -i -f {folder}/sshd_config'
+"""
+CONFIG = """Host other-machine
+  ProxyCommand {folder}/connect
+  IdentityFile {folder}/user_key
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+"""
+
+
+@pytest.fixture
+def other_machine(tmp_path, monkeypatch):
+    """The name of a host that a real ssh reaches: a network of its own on this machine."""
+    programs = ("ssh", "ssh-keygen", "unshare", "ip", "/usr/sbin/sshd")
+    missing = [program for program in programs if not shutil.which(program)]
+    if missing or sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip(f"needs root on Linux and {', '.join(missing or programs)}")
+    Path("/run/sshd").mkdir(exist_ok=True)
+    for name in ("host_key", "user_key"):
+        keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
+        subprocess.run(keygen, check=True)
+    (tmp_path / "sshd_config").write_text(SSHD.format(folder=tmp_path))
+    (tmp_path / "config").write_text(CONFIG.format(folder=tmp_path))
+    connect = tmp_path / "connect"
+    connect.write_text(OTHER_NETWORK.format(folder=tmp_path))
+    connect.chmod(0o755)
+
+    programs_folder = tmp_path / "bin"
+    programs_folder.mkdir()
+    ssh = programs_folder / "ssh"
+    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {tmp_path}/config "$@"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs_folder}:{os.environ['PATH']}")
+    return "other-machine"
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "connection killed"])
+def test_server_over_real_ssh_leaves_no_process(tmp_path, other_machine, is_killed):
+    port = free_port()
+    command = ServerCommand(["A=1", *toy_words(port)], port=port, host=other_machine)
+    with ServerProcess(command, tmp_path / "log", grace_s=2.0) as server:
+        server.wait_until_healthy(LIMIT_S)
+        assert processes_of(port)
+        if is_killed:
+            assert server._guard is not None
+            server._guard.kill()
+            wait_until(lambda: processes_of(port) == [], "the server ended")
+    wait_until(lambda: processes_of(port) == [], "the server ended")

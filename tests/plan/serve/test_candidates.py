@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from foretune.device import Device
-from foretune.plan import Formats, PlanRequest, System, Workload, describe_model, find_system
+from foretune.plan import (
+    Formats,
+    Layout,
+    PlanRequest,
+    System,
+    Workload,
+    describe_model,
+    find_system,
+    plan,
+)
 from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.candidates import (
@@ -17,6 +26,8 @@ from foretune.plan.serve.candidates import (
     supported_formats,
     two_pool_candidates,
 )
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
 
 DENSE = "meta-llama/Llama-3.1-70B"
 SPARSE = "Qwen/Qwen3-235B-A22B"
@@ -73,6 +84,86 @@ def test_two_pool_candidates_have_workers_for_both_pools(gpus, model):
         assert candidate.concurrency % pools.decode_workers == 0
     if gpus >= 8:
         assert candidates
+
+
+def prices(system, usd):
+    return replace(find_system(system), price_per_hour=usd)
+
+
+H100 = prices("h100_sxm", 4.0)
+A100 = prices("a100_sxm", 2.0)
+
+
+def planned_on(*systems, gpus=16):
+    """Return the plan of 16-bit weights with separate pools on these kinds of GPUs."""
+    request = PlanRequest(
+        model=describe_model(DENSE),
+        systems=systems,
+        gpus=gpus,
+        workload=LOAD,
+        formats=(Formats(),),
+        pools=True,
+    )
+    return plan(request, StepTimerFactory(None))
+
+
+def test_two_pool_candidates_of_two_systems_compute_prompts_on_the_first():
+    made = planned_on(H100, A100)
+    pools = made.candidates[made.candidates["prefill"] != ""]
+    assert set(zip(pools["prefill_system"], pools["system"], strict=True)) == {
+        ("h100_sxm", "h100_sxm"),
+        ("a100_sxm", "a100_sxm"),
+        ("h100_sxm", "a100_sxm"),
+        ("a100_sxm", "h100_sxm"),
+    }
+    mixed = pools[(pools["prefill_system"] == "h100_sxm") & (pools["system"] == "a100_sxm")]
+    for _, row in mixed.iterrows():
+        deployment = made.deployment(row)
+        assert deployment.prefill_system.name == "h100_sxm"
+        assert deployment.gpus <= 16
+        assert 2.0 < deployment.price_per_hour < 4.0
+
+
+def test_two_pool_candidates_of_two_systems_take_the_steps_of_each():
+    """With equal layouts, prompts take the time of one system, and answers that of the other."""
+    reading = Deployment(
+        describe_model(DENSE), H100, "vllm", Layout(4), Formats(), LOAD, concurrency=8
+    )
+    decoding = replace(reading, system=A100)
+    mixture = replace(decoding, pools=Pools(Layout(4), 1, 1, prefill_system=H100))
+    timers = StepTimerFactory(None)
+    h100, a100, mixed = (
+        analytic_times([deployment], timers).iloc[0] for deployment in (reading, decoding, mixture)
+    )
+    assert mixed["prompt"] == pytest.approx(h100["prompt"])
+    assert mixed["prefill"] == pytest.approx(h100["prefill"])
+    assert mixed["decode"] == pytest.approx(a100["decode"])
+    # 80 layers of 2 heads on a rank, keys and values of 128 numbers in 2 bytes.
+    cache_bytes = 80 * 2 * 2 * 128 * 2 * LOAD.isl
+    gbps = min(H100.inter_node_gbps, A100.inter_node_gbps)
+    assert mixed["fetch"] == pytest.approx(cache_bytes / (1e6 * gbps))
+    assert h100["fetch"] == 0.0
+
+
+def test_plan_mixes_at_most_four_systems():
+    cards = [replace(A100, name=f"a100_{i}") for i in range(4)]
+    request = PlanRequest(
+        model=describe_model(DENSE), systems=(H100, *cards), gpus=16, workload=LOAD, pools=True
+    )
+    assert request.mixed_systems == []
+    assert len(replace(request, systems=(H100, *cards[:1])).mixed_systems) == 2
+    assert replace(request, systems=(H100, A100), pools=False).mixed_systems == []
+
+
+def test_plan_does_not_mix_makers():
+    request = PlanRequest(
+        model=describe_model(DENSE),
+        systems=(H100, find_system("mi300x")),
+        gpus=16,
+        workload=LOAD,
+        pools=True,
+    )
+    assert request.mixed_systems == []
 
 
 def test_supported_formats_published_weights_come_first_with_native_caches():

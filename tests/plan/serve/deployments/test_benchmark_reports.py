@@ -152,6 +152,10 @@ def test_lines_of_incomplete_report_are_refused(report, reason):
         ({"avg_ns": 1000, "n_prompt": 512}, "llama-bench"),
         ({"aggregated_metrics": {}, "individual_request_metrics": []}, "genai-bench"),
         ({"batch_size": 8, "last_ttft": 0.1, "latency": 2.0}, "sglang.bench_one_batch_server"),
+        (
+            {"metadata": {"x_request_id": "7", "benchmark_phase": "profiling"}, "metrics": {}},
+            "AIPerf, with single requests",
+        ),
         ({"benchmark": {"name": "vLLM benchmark"}, "metric": {}}, "PyTorch's format"),
     ],
 )

@@ -1,0 +1,1 @@
+"""Step times of a serving engine, learned from what it logged."""
