@@ -34,6 +34,8 @@ EDGES = (32, 64, 128, 256)
 WARPS = (2, 4, 8)
 STAGES = (2, 3, 4, 5, 6)
 """Values in the lists that are cut from it."""
+MAX_WARPS = 16
+"""Maximum number of warps in whole spaces: no block of 32 warps was fast."""
 RANDOM_LIST_LENGTH = 24
 RANDOM_LISTS = 60
 """Configurations of a random list, and random lists of a problem."""
@@ -210,6 +212,22 @@ def _lists_by_kind(rows: pd.DataFrame) -> dict[str, list[Recorded]]:
         recorded = _softmax(count=int(count), width=int(width), times=times_by_warps)
         by_kind.setdefault("rows", []).append(recorded)
     return by_kind
+
+
+def whole_spaces(path: Path) -> list[Recorded]:
+    """Return the problems of a table of products with every tile, each with its whole space."""
+    rows = pd.read_parquet(path)
+    products = rows[rows["kernel"] == "rl_triton_mm"]
+    recorded = []
+    for problem, of_problem in products.groupby("problem"):
+        times = _times(of_problem)
+        usual = {
+            key: times[key]
+            for key in sorted(times)
+            if max(key[:3]) <= max(EDGES) and key[3] <= MAX_WARPS
+        }
+        recorded.append(_tiled_product(json.loads(str(problem)), {}, usual))
+    return recorded
 
 
 def _times(rows: pd.DataFrame) -> Times:

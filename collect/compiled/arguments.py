@@ -6,9 +6,12 @@ tensor's elements. So a worker process gets a tensor's metadata only.
 
 import copy
 import math
+import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from foretune.errors import UnknownName, UsageError
@@ -37,8 +40,11 @@ DTYPES: dict[str, str] = {
 """Element types by the short names that users type -> torch's names."""
 ANY_INTEGER: dict[str, int] = {"i32": 2**20, "i64": 2**40}
 """Default for integers given by type only: a multiple of 16, like most sizes."""
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
 ALIGNMENT = 16
 """Alignment in bytes that Triton specializes on, and that torch's tensors have."""
+
+_SHAPE = re.compile(r"(?P<element>\w+)\[(?P<sizes>[^\]]+)\]")
 
 
 @dataclass(frozen=True)
@@ -139,15 +145,20 @@ def _describe_tensor(value: Any) -> Tensor:
     )
 
 
-def parse_argument(text: str) -> tuple[str, Any]:
+def parse_argument(text: str, sizes: Mapping[str, int] = NO_SIZES) -> tuple[str, Any]:
     """Return name and value of ``NAME=VALUE``; raise UsageError if the text has another form.
 
     Values: ``fp16*`` is a pointer aligned to 16 bytes, ``fp16*2`` one aligned to 2 bytes only;
-    ``4096``, ``0.5``, ``true``, ``none``; ``i32`` is an integer that is a multiple of 16.
+    ``fp16[M,4096]`` is a tensor in row-major order, whose sizes may be names of ``sizes``;
+    ``4096``, ``M``, ``0.5``, ``true``, ``none``; ``i32`` is an integer that is a multiple of 16.
     """
     name, _, value = (part.strip() for part in text.partition("="))
     if not name or not value:
         raise UsageError(f"argument {text!r}: give NAME=VALUE, like x=fp16* or n=4096")
+    if value in sizes:
+        return name, sizes[value]
+    if shape := _SHAPE.fullmatch(value):
+        return name, _tensor(text, shape["element"], shape["sizes"].split(","), sizes)
     element, star, alignment = value.partition("*")
     is_pointer = bool(star)
     if is_pointer:
@@ -162,6 +173,20 @@ def parse_argument(text: str) -> tuple[str, Any]:
     if value.lower() == "none":
         return name, None
     return name, parse_value(value)
+
+
+def _tensor(text: str, element: str, shape_text: Sequence[str], sizes: Mapping[str, int]) -> Tensor:
+    """Return a contiguous tensor, last axis first, with the shape of an argument's text."""
+    if element not in DTYPES and element not in DTYPES.values():
+        raise UnknownName("element type", element, DTYPES)
+    shape = []
+    for size in map(str.strip, shape_text):
+        number = sizes.get(size, int(size) if size.isdecimal() else 0)
+        if number < 1:
+            raise UsageError(f"argument {text!r}: {size!r} is no size; give it with --problem")
+        shape.append(number)
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return Tensor(DTYPES.get(element, element), tuple(shape), tuple(strides))
 
 
 def _pointer(text: str, element: str, alignment: str) -> Tensor:

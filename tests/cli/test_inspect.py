@@ -226,6 +226,47 @@ def test_inspect_all_gpus_with_an_entry_everywhere_succeeds(capsys):
     assert printed["without_any"] == []
 
 
+SHAPES = ("--arg", "a=fp16[M,K]", "--arg", "b=fp16[K,N]", "--arg", "c=fp16[M,N]")
+
+
+def test_inspect_proposes_entries_for_every_architecture(capsys, monkeypatch):
+    from foretune.tune.triton import proposals
+
+    monkeypatch.setattr(proposals, "EDGES", (32, 64, 128))
+    monkeypatch.setattr(proposals, "STAGES", (2, 3))
+    problems = ("--problem", "M=512,N=512,K=512", "--problem", "M=32,N=4096,K=4096")
+
+    printed = run_json(
+        capsys,
+        "inspect",
+        "here_only:matmul",
+        *SHAPES,
+        *problems,
+        "--config",
+        TILE,
+        "--all-gpus",
+        "--propose",
+        "3",
+    )
+
+    assert printed["proposed"].keys() == proposals.CLASSES.keys()
+    for configs in printed["proposed"].values():
+        assert len(configs) == 3
+        assert all(config.keys() >= {"BM", "BN", "BK", "num_warps"} for config in configs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--target", "sm_90", "--propose", "4"), "needs --all-gpus"),
+        (("--all-gpus", "--propose", "99"), "give 3 to 16"),
+        (("--all-gpus", "--problem", "M=4"), "--problem is for --propose"),
+    ],
+)
+def test_inspect_proposal_options_that_do_not_fit_are_refused(capsys, options, message):
+    assert message in fails(capsys, 2, "inspect", "here_only:matmul", *MATMUL, *options)
+
+
 @pytest.mark.parametrize("more", [(), ("--all-gpus", "--target", "sm_80")])
 def test_inspect_needs_one_target_or_all(capsys, more):
     assert "--all-gpus" in fails(capsys, 2, "inspect", "here_only:matmul", *MATMUL, *more)

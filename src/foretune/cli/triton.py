@@ -1,6 +1,6 @@
 """``foretune inspect`` and ``warm-up``: compile Triton kernels without a GPU, tune them early."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ from foretune.values import counted
 
 if TYPE_CHECKING:
     from foretune.collect.compiled.compile_result import CompileResult
+MIN_PROPOSED = 3
+MAX_PROPOSED = 16
+"""Bounds of ``--propose``."""
 LIMIT_PREFIX = "limited_by_"
 """Begins the features that say what limits the resident blocks."""
 
@@ -27,8 +30,8 @@ def inspect(
     kernel: str = typer.Argument(help="The kernel: FILE.py:NAME or MODULE:NAME."),
     arg: list[str] = typer.Option(
         [],
-        help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of "
-        "16); repeatable.",
+        help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), x=fp16[M,K] (a tensor), n=4096, "
+        "n=i32 (any multiple of 16); repeatable.",
     ),
     config: list[str] = typer.Option(
         [], help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
@@ -38,6 +41,14 @@ def inspect(
         False,
         "--all-gpus",
         help="Compile nothing: predict which configurations cannot run on which architecture.",
+    ),
+    propose: int | None = typer.Option(
+        None,
+        help="With --all-gpus: also propose so many configurations of a product for each "
+        "architecture, from 3 to 16.",
+    ),
+    problem: list[str] = typer.Option(
+        [], help="With --propose: sizes of a problem, M=512,N=512,K=4096; repeatable."
     ),
     cache_dir: Path | None = typer.Option(
         None,
@@ -54,13 +65,12 @@ def inspect(
     from foretune.collect.compiled.static_features import FEATURES
 
     output = Output(options.root_options(context).as_json)
+    _check_inspected_gpus(target, all_gpus=all_gpus, cache_dir=cache_dir)
+    _check_proposals(propose, problem, all_gpus=all_gpus)
     if all_gpus:
-        if target is not None or cache_dir is not None:
-            raise UsageError("--all-gpus compiles nothing: drop --target and --cache-dir")
-        _foretell(output, kernel, arg, config)
+        _foretell(output, kernel, arg, config, n_proposed=propose, problem_texts=problem)
         return
-    if target is None:
-        raise UsageError("give --target sm_90, or --all-gpus")
+    assert target is not None
     if cache_dir is not None:
         require_writable(cache_dir, "--cache-dir")
     outcomes = _compile(
@@ -101,15 +111,43 @@ def inspect(
         raise typer.Exit(1)
 
 
-def _foretell(output: Output, kernel: str, arg: list[str], config: list[str]) -> None:
+def _check_inspected_gpus(target: str | None, *, all_gpus: bool, cache_dir: Path | None) -> None:
+    """Raise UsageError unless either one architecture is given, or all are."""
+    if all_gpus and (target is not None or cache_dir is not None):
+        raise UsageError("--all-gpus compiles nothing: drop --target and --cache-dir")
+    if target is None and not all_gpus:
+        raise UsageError("give --target sm_90, or --all-gpus")
+
+
+def _check_proposals(propose: int | None, problem: list[str], *, all_gpus: bool) -> None:
+    """Raise UsageError if the options of proposals do not fit."""
+    if propose is None:
+        if problem:
+            raise UsageError("--problem is for --propose: give sizes with --arg")
+        return
+    if not all_gpus:
+        raise UsageError("--propose needs --all-gpus")
+    if not MIN_PROPOSED <= propose <= MAX_PROPOSED:
+        raise UsageError(f"--propose {propose}: give {MIN_PROPOSED} to {MAX_PROPOSED}")
+
+
+def _foretell(
+    output: Output,
+    kernel: str,
+    arg: list[str],
+    config: list[str],
+    *,
+    n_proposed: int | None,
+    problem_texts: list[str],
+) -> None:
     """Print which configurations cannot run on which architecture; exit with 1 if none can."""
-    from foretune.collect.compiled.arguments import parse_argument
     from foretune.collect.compiled.compile_pool import load_kernel
     from foretune.collect.compiled.foretelling import foretell
     from foretune.collect.compiled.gpu_targets import TARGETS
 
     configs = [Configuration.parse(text) for text in config] or _autotuner_configs(kernel)
-    arguments = dict(map(parse_argument, arg))
+    problems = _problems(kernel, arg, problem_texts)
+    arguments = problems[0]
     reasons_of_target = foretell(load_kernel(kernel), arguments, configs, list(TARGETS.values()))
 
     rows = []
@@ -126,6 +164,10 @@ def _foretell(output: Output, kernel: str, arg: list[str], config: list[str]) ->
         names = ", ".join(targets_without_any)
         output.say(f"No configuration runs on {names}: add a smaller one")
 
+    proposed = {}
+    if n_proposed is not None:
+        proposed = _propose(output, kernel, problems, configs, n_proposed)
+
     configs_of_target = {}
     for target, reasons in reasons_of_target.items():
         configs_of_target[target] = [
@@ -133,10 +175,64 @@ def _foretell(output: Output, kernel: str, arg: list[str], config: list[str]) ->
             for config, reason in zip(configs, reasons, strict=True)
         ]
     output.result(
-        {"kernel": kernel, "without_any": targets_without_any, "targets": configs_of_target}
+        {
+            "kernel": kernel,
+            "without_any": targets_without_any,
+            "targets": configs_of_target,
+            "proposed": proposed,
+        }
     )
     if targets_without_any:
         raise typer.Exit(1)
+
+
+def _problems(kernel: str, arg: list[str], problem_texts: list[str]) -> list[dict[str, Any]]:
+    """Return the arguments of each problem; without problems, those that were given alone."""
+    from foretune.collect.compiled.arguments import parse_argument
+    from foretune.collect.compiled.compile_pool import load_kernel
+    from foretune.tune.triton.parameters import undecorated_kernel
+
+    names = undecorated_kernel(load_kernel(kernel)).arg_names
+    problems = []
+    for text in problem_texts or [""]:
+        sizes = {
+            name: options.require_positive_int(int(value), "--problem")
+            for name, value in Configuration.parse(text).items()
+        }
+        own = {name: size for name, size in sizes.items() if name in names}
+        problems.append({**own, **dict(parse_argument(each, sizes) for each in arg)})
+    return problems
+
+
+def _propose(
+    output: Output,
+    kernel: str,
+    problems: list[dict[str, Any]],
+    listed: Sequence[Mapping[str, Any]],
+    count: int,
+) -> dict[str, list[Configuration]]:
+    """Print and return the proposed configurations of each architecture."""
+    from foretune.collect.compiled.compile_pool import load_kernel
+    from foretune.device import find_device
+    from foretune.tune.triton.proposals import CLASSES, propose
+
+    function = load_kernel(kernel)
+    authors = [Configuration(config) for config in listed]
+    proposed = {
+        target: propose(function, problems, authors, find_device(name), count=count)
+        for target, name in CLASSES.items()
+    }
+    rows = [
+        [target, _format_config(config)]
+        for target, configs in proposed.items()
+        for config in configs
+    ]
+    output.table("Proposed, the most useful first", ("architecture", "configuration"), rows)
+    output.say(
+        "Nothing was measured. On recorded times, sm_80's proposals beat authors' lists, sm_90's "
+        "were no better than random; others are unchecked. Let foretune.autotune choose among them."
+    )
+    return proposed
 
 
 def _compile(

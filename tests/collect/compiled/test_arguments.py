@@ -44,9 +44,23 @@ def test_parse_argument_returns_name_and_value(text, value):
     assert parse_argument(text) == ("x", value)
 
 
+def test_parse_argument_tensor_has_row_major_strides_and_named_sizes():
+    sizes = {"M": 32, "K": 64}
+
+    assert parse_argument("x=fp16[M, K]", sizes) == ("x", Tensor("float16", (32, 64), (64, 1)))
+    assert parse_argument("x=bf16[2,M,3]", sizes) == (
+        "x",
+        Tensor("bfloat16", (2, 32, 3), (96, 3, 1)),
+    )
+    assert parse_argument("stride=K", sizes) == ("stride", 64)
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
+        ("x=fp16[M,4]", UsageError, "'M' is no size; give it with --problem"),
+        ("x=fp16[0]", UsageError, "'0' is no size"),
+        ("x=half[4]", UnknownName, "unknown element type 'half'"),
         ("x", UsageError, "give NAME=VALUE"),
         ("x=fp17*", UnknownName, "unknown element type 'fp17'"),
         ("x=fp16", UsageError, "a pointer is x=fp16"),
