@@ -82,6 +82,8 @@ def slurm(tmp_path, environment):
         pytest.skip(reason)
     if absent := [program for program in PROGRAMS if not shutil.which(program)]:
         pytest.skip(f"needs {', '.join(absent)}: apt-get install slurm-wlm munge")
+    if not (Path(sys.executable).parent / "ray").exists():
+        pytest.skip(f"needs the program ray in {Path(sys.executable).parent}")
 
     (tmp_path / "slurm.conf").write_text(SLURM_CONF)
     (tmp_path / "gres.conf").write_text(GRES_CONF)
@@ -156,16 +158,14 @@ class Job:
         counts = self.network.hosts[NAMES[0]].run(*ask, env=self.environment)
         return sum(map(int, counts.split()))
 
-    def wait_for_hosts(self, names):
-        """Wait until all these hosts measure."""
-        try:
-            wait_for(
-                lambda: {entry.host for entry in self.ledger} >= set(names),
-                f"{', '.join(names)} measure",
-                60 * JOB_MINUTES,
-            )
-        except TimeoutError as e:
-            pytest.fail(f"{e}; the job says:\n{self.output}")
+    def wait_for_hosts(self, names, submitted):
+        """Wait until all these hosts measure; fail if the job ends before."""
+        wait_for(
+            lambda: {entry.host for entry in self.ledger} >= set(names) or has_ended(submitted),
+            f"{', '.join(names)} measure",
+            60 * JOB_MINUTES,
+        )
+        assert not has_ended(submitted), self.output
 
     def check_complete(self, n_interrupted=0):
         """Check that every planned row is there and was measured once, and nothing is left.
@@ -205,7 +205,7 @@ def test_slurm_script_of_page_measures_on_all_nodes(job):
 def test_slurm_script_of_page_outlives_lost_node(job):
     job = replace(job, configs=MANY_CONFIGS)
     submitted = job.submit()
-    job.wait_for_hosts(NAMES)
+    job.wait_for_hosts(NAMES, submitted)
     job.network.cut_power("gamma")
     wait_for(lambda: job.count_nodes("down") == 1, "SLURM gives up the node", START_TIMEOUT_S)
     given_up_s = time.time()
@@ -213,6 +213,10 @@ def test_slurm_script_of_page_outlives_lost_node(job):
 
     assert job.ledger[-1].time_s > given_up_s
     job.check_complete(n_interrupted=1)
+
+
+def has_ended(process):
+    return process.poll() is not None
 
 
 def job_processes(network):
