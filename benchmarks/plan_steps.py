@@ -93,13 +93,21 @@ def _errors_of_trees(runs: pd.DataFrame) -> dict[str, float]:
 
 def _differences_of_neighbors(runs: pd.DataFrame) -> dict[str, float]:
     """Return the median difference of steps that follow each other, by kind of step."""
+    # Which steps have as many requests and tokens as the one before?
     sizes = ["problem.prompts", "problem.prompt_tokens", "problem.answers"]
-    is_same = (runs[sizes].diff().iloc[1:] == 0).all(axis=1).to_numpy()
+    changes = runs[sizes].diff().iloc[1:]
+    is_same = (changes == 0).all(axis=1).to_numpy()
+
+    # How far are their times apart?
     measured_ms = runs["time_ms"].to_numpy(dtype=float)
     difference = np.abs(measured_ms[1:] / measured_ms[:-1] - 1.0)
     kinds = kinds_of(runs)[1:]
-    chosen = {kind: difference[is_same & (kinds == kind)] for kind in KINDS}
-    return {kind: float(np.median(values)) for kind, values in chosen.items() if len(values)}
+    medians = {}
+    for kind in KINDS:
+        of_kind = difference[is_same & (kinds == kind)]
+        if len(of_kind):
+            medians[kind] = float(np.median(of_kind))
+    return medians
 
 
 def _models(learned: LearnedSteps, asked: pd.DataFrame) -> list[list[str]]:

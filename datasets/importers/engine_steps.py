@@ -243,8 +243,8 @@ class _Record:
 
     problem: Mapping[str, float]
     ms: float
-    rank: int
-    step: tuple[str, int] | None  # worker and counter; None if it has no counter
+    rank: str
+    step: tuple[str, str] | None  # worker and counter; None if it has no counter
 
 
 def _metrics_steps(
@@ -261,7 +261,7 @@ def _metrics_steps(
         return [_Step(record.problem, record.ms) for record in working]
 
     # Ranks wait for each other: a step has the work of all, and takes as long as the slowest.
-    ranks_of_step: defaultdict[tuple[str, int], list[_Record]] = defaultdict(list)
+    ranks_of_step: defaultdict[tuple[str, str], list[_Record]] = defaultdict(list)
     for record in working:
         if record.step is None:
             raise RunTableError(
@@ -292,13 +292,15 @@ def _record(document: Mapping[str, Any], path: Path) -> _Record | None:
 
     # Some listeners write the scheduled requests beside the other fields.
     scheduled = metrics.get("scheduled_requests", metrics)
+    if not isinstance(scheduled, dict):
+        raise RunTableError(f"{path}: scheduled_requests is {scheduled!r}, which is no object")
     numbers = {name: _number(scheduled, field, path) for field, name in SUMS.items()}
     ms = MS_PER_SECOND * _number(metrics, "wall_time", path)
     if not ms or not (numbers["prompt_tokens"] or numbers["answers"]):
         return None
     counter = metrics.get("counter_id")
-    step = None if counter is None else (str(metrics.get("worker_id", "")), int(counter))
-    return _Record(numbers, ms, rank=int(metrics.get("dp_rank") or 0), step=step)
+    step = None if counter is None else (str(metrics.get("worker_id", "")), str(counter))
+    return _Record(numbers, ms, rank=str(metrics.get("dp_rank") or 0), step=step)
 
 
 def _number(holder: Mapping[str, Any], name: str, path: Path) -> float:
@@ -327,6 +329,11 @@ def _replayed_steps(document: Mapping[str, Any], path: Path) -> list[_Step]:
             ms = MS_PER_SECOND * float(seconds)
         except (TypeError, ValueError) as e:
             raise RunTableError(f"{path}: the entry {key[:60]!r} is damaged: {e}") from e
+        if not 0 < ms < math.inf or any(new < 1 or cached < 0 for new, cached in requests):
+            raise RunTableError(
+                f"{path}: the entry {key[:60]!r} is damaged: {seconds!r} s, or tokens, are no "
+                "amount"
+            )
         # As in the simulator, a request with one new token answers.
         answers = [cached for new, cached in requests if new == 1]
         prompts = [(new, cached) for new, cached in requests if new > 1]

@@ -18,6 +18,7 @@ import numpy as np
 
 from foretune.errors import UsageError
 from foretune.measurement import Measurement
+from foretune.plan.describe.system import System
 from foretune.plan.prove.failures import Failure
 from foretune.plan.prove.load import Load
 from foretune.plan.prove.memory_limit import IMPOSSIBLE, MemoryLimit, unplanned_gib
@@ -261,12 +262,17 @@ class Prover:
         self.on_trial(trial)
         return trial
 
+    @property
+    def _system(self) -> System:
+        """The machine of all settings."""
+        return self.settings.setting(self.settings.planned).deployment.system
+
     def _unplanned_gib(self) -> float:
         """Return what this proof's servers took beyond what was planned.
 
         It is 0 on GPUs: what is measured there is the memory of the host.
         """
-        if self.settings.setting(self.settings.planned).deployment.system.device.kind != "cpu":
+        if self._system.device.kind != "cpu":
             return 0.0
         return unplanned_gib(
             (self.settings.setting(trial.config).memory_gib, trial.memory_gib)
@@ -317,8 +323,7 @@ class Prover:
         p_valid = MemoryLimit.of_trials(memory).probability(np.array(sizes_gib))
 
         # What nobody planned takes memory from the settings that nearly fill the machine.
-        system = self.settings.setting(self.settings.planned).deployment.system
-        exceeds = np.array(sizes_gib) + self._unplanned_gib() > system.memory_gib
+        exceeds = np.array(sizes_gib) + self._unplanned_gib() > self._system.memory_gib
         p_valid = np.where(exceeds, np.minimum(p_valid, IMPOSSIBLE), p_valid)
         return prior_of_scores(scores, self.predictor.spread, p_valid)
 

@@ -163,9 +163,15 @@ def _law_ms(known: pd.DataFrame, asked: pd.DataFrame) -> np.ndarray:
     No coefficient is negative; relative errors are made small.
     """
     sizes = columns_of(known, "problem")
-    known_terms = np.column_stack([np.ones(len(known)), known[sizes].to_numpy(dtype=float)])
     measured_ms = known["time_ms"].to_numpy(dtype=float)
-    coefficients, _ = nnls(known_terms / measured_ms[:, None], np.ones(len(known)))
-    asked_terms = np.column_stack([np.ones(len(asked)), asked[sizes].to_numpy(dtype=float)])
-    law_ms: np.ndarray = asked_terms @ coefficients
+    # Divided by the time, each row's terms should add up to 1.
+    relative_terms = _law_terms(known[sizes]) / measured_ms[:, None]
+    coefficients, _ = nnls(relative_terms, np.ones(len(known)))
+    law_ms: np.ndarray = _law_terms(asked[sizes]) @ coefficients
     return law_ms
+
+
+def _law_terms(sizes: pd.DataFrame) -> np.ndarray:
+    """Return a row per step: 1, and its sizes."""
+    ones = np.ones(len(sizes))
+    return np.column_stack([ones, sizes.to_numpy(dtype=float)])

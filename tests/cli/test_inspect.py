@@ -226,6 +226,7 @@ def test_inspect_all_gpus_with_an_entry_everywhere_succeeds(capsys):
     assert printed["without_any"] == []
 
 
+THREE = ("--all-gpus", "--propose", "3")
 SHAPES = ("--arg", "a=fp16[M,K]", "--arg", "b=fp16[K,N]", "--arg", "c=fp16[M,N]")
 
 
@@ -261,6 +262,10 @@ def test_inspect_proposes_entries_for_every_architecture(capsys, monkeypatch):
         (("--target", "sm_90", "--propose", "4"), "needs --all-gpus"),
         (("--all-gpus", "--propose", "99"), "give 3 to 16"),
         (("--all-gpus", "--problem", "M=4"), "--problem is for --propose"),
+        ((*THREE, "--problem", "M=512.5"), "M=512.5 is no size"),
+        ((*THREE, "--problem", "M=many"), "M=many is no size"),
+        ((*THREE, "--problem", "M=0"), "M=0 is no size"),
+        ((*THREE, "--problem", "Q=7"), "Q is no argument of the kernel, and no size in --arg"),
     ],
 )
 def test_inspect_proposal_options_that_do_not_fit_are_refused(capsys, options, message):

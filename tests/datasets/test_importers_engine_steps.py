@@ -209,6 +209,10 @@ def test_replay_table_has_requests_with_new_and_cached_tokens(tmp_path):
         (json.dumps(metrics(-0.01, **ANSWERS)), "wall_time is -0.01"),
         ('{"wall_time": 0.1}\nnoise\n{"wall_time": 0.1}', "is damaged"),
         ('{"[[1, \\"x\\"]]": 0.1}', "is damaged"),
+        ('{"[[1, 4]]": NaN}', "is damaged"),
+        ('{"[[1, 4]]": -0.1}', "is damaged"),
+        ('{"[[0, 4]]": 0.1}', "is damaged"),
+        ('{"wall_time": 0.1, "scheduled_requests": [1]}', "scheduled_requests is .1., which is no"),
     ],
 )
 def test_other_text_is_refused_by_name(tmp_path, text, reason):

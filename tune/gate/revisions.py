@@ -192,7 +192,7 @@ class RevisionBuilds:
 
             # The project is built from its own files, then the benchmarks are replaced.
             if self.benchmarks is not None and commit != self._measured_by:
-                replace_files(tree, self.benchmarks, self._measured_by)
+                _replace_files(tree, self.benchmarks, self._measured_by)
             environment = Environment(python, tree, self._repository.name_of(commit))
             return _Build(commit, environment, files=stack.pop_all())
 
@@ -268,7 +268,7 @@ def _requirement(source: str) -> str:
     )
 
 
-def replace_files(tree: Path, path: Path, commit: str) -> None:
+def _replace_files(tree: Path, path: Path, commit: str) -> None:
     """Make a file or folder of a checkout as it is in a commit; no file of another one stays."""
     _git(tree, "restore", f"--source={commit}", "--staged", "--worktree", "--", str(path))
 

@@ -1,5 +1,6 @@
 """``foretune inspect`` and ``warm-up``: compile Triton kernels without a GPU, tune them early."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,13 +196,32 @@ def _problems(kernel: str, arg: list[str], problem_texts: list[str]) -> list[dic
     names = undecorated_kernel(load_kernel(kernel)).arg_names
     problems = []
     for text in problem_texts or [""]:
-        sizes = {
-            name: options.require_positive_int(int(value), "--problem")
-            for name, value in Configuration.parse(text).items()
-        }
+        sizes = _sizes(text)
+        # A size that is not used would be another problem than the user means.
+        unused = [name for name in sizes if name not in names and not _is_named(name, arg)]
+        if unused:
+            raise UsageError(
+                f"--problem {text}: {unused[0]} is no argument of the kernel, and no size in --arg"
+            )
         own = {name: size for name, size in sizes.items() if name in names}
         problems.append({**own, **dict(parse_argument(each, sizes) for each in arg)})
     return problems
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Return the sizes of a problem's text; raise UsageError for other values."""
+    sizes = {}
+    for name, value in Configuration.parse(text).items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"--problem {text}: {name}={value} is no size: give a whole number")
+        sizes[name] = value
+    return sizes
+
+
+def _is_named(size: str, arg: list[str]) -> bool:
+    """Whether a value of an ``--arg`` names a size."""
+    values = (text.partition("=")[2] for text in arg)
+    return any(size in re.findall(r"\w+", value) for value in values)
 
 
 def _propose(
