@@ -3,7 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-FORMAT = {"format": ("format", "dtype", "data_type", "datatype", "precision", "type")}
+FORMAT = {
+    "format": (
+        *("format", "dtype", "data_type", "datatype", "precision", "compute_dtype", "gemm_dtype"),
+        *("moe_dtype", "attn_dtype", "weight_dtype", "input_dtype", "in_dtype", "quantization"),
+        *("quant", "quant_type", "type"),
+    )
+}
 """A setting of every family: the format of the numbers."""
 TEXTS = ("format", "distribution")
 """Sizes and settings that may be texts; the others must be numbers."""

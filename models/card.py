@@ -16,7 +16,7 @@ from foretune.features.features_version import FEATURES_VERSION
 from foretune.models.target_names import TARGETS
 from foretune.support.files import read_json, require_regular_file, translate_read_errors
 
-FORMAT_VERSION = 11
+FORMAT_VERSION = 12
 CARD = "predictor.json"
 RUNS_FILE = "runs.parquet"
 IS_OURS = re.compile(

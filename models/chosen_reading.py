@@ -15,6 +15,7 @@ from foretune.features.readings import Reading, RenamedFamily, possible_readings
 from foretune.features.roofline import row_parts_ms, text_columns, with_rates
 from foretune.models.calibrated_roofline import TIME, CalibratedRoofline
 from foretune.models.learned_law import LearnedLaw, held_out_error
+from foretune.registry import registered
 
 MAX_ROWS = 1500
 """Maximum rows to choose by (random sample)."""
@@ -37,7 +38,8 @@ def choose_reading(
 
     ``log_ms`` and ``problems`` are the time and the problem of each row, ``law`` what was learned
     from them. ``read_as`` is one of `READINGS`: a family that the user names is taken, whatever the
-    runs say. Raises PredictorError if ``runs`` have no names of its sizes.
+    runs say. A kernel that is called like a family can only be that one. Raises PredictorError if
+    ``runs`` have no names of the sizes of a family that the user names.
     """
     if read_as == NO_READING:
         return None
@@ -46,7 +48,10 @@ def choose_reading(
 
     sampled = np.random.default_rng(0).permutation(len(runs))[:MAX_ROWS]
     rows = runs.iloc[sampled].reset_index(drop=True)
-    families = [RenamedFamily(name, reading) for reading in possible_readings(rows)]
+    readings = possible_readings(rows)
+    if name in registered("families"):
+        readings = [reading for reading in readings if reading.template.family == name]
+    families = [RenamedFamily(name, reading) for reading in readings]
     if law is None or not families:
         return None
     log_ms = log_ms[sampled]

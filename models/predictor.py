@@ -527,16 +527,14 @@ def _learn_work(
 ) -> tuple[LearnedLaw | None, RenamedFamily | None]:
     """Return the law of an unknown kernel's times, and the family that its columns' names hint at.
 
-    A kernel with a family's name is not read as another family.
+    A kernel with a family's name is read as that family, or not at all.
     """
     log_ms = np.log(rows["time_ms"].to_numpy(dtype=float))
     problems = distinct_problems(rows)
     with threadpool_limits(1, user_api="blas"):
         law = learn_law(rows, log_ms, problems)
-        is_hint = read_as == ANY_READING
-        if is_hint and (law is None or name in registered("families")):
-            return law, None
-        return law, choose_reading(name, rows, log_ms, problems, law, read_as)
+        family = choose_reading(name, rows, log_ms, problems, law, read_as)
+    return law, family
 
 
 def _has_energy(targets: Collection[str]) -> bool:

@@ -55,6 +55,15 @@ FORMATS |= {
     "uint8": FORMATS["int8"],
 }
 """PyTorch's names."""
+OTHER_NAMES = {
+    **dict.fromkeys(("f64", "double"), "fp64"),
+    **dict.fromkeys(("f32", "float", "single", "tf32"), "fp32"),
+    **dict.fromkeys(("f16", "half"), "fp16"),
+    **dict.fromkeys(("f8", "e4m3", "e5m2", "fp8_e4m3", "fp8_e5m2"), "fp8"),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), "fp8"),
+    **dict.fromkeys(("i8", "s8", "u8"), "int8"),
+}
+"""What else tables call formats."""
 UNKNOWN = FORMATS["fp16"]
 """Unknown formats count as 16 bits; the model corrects the scale from runs."""
 
@@ -75,4 +84,10 @@ def compute_dtype(format: Any) -> Any:
 
 
 def _look_up(format: Any, attribute: str) -> Any:
-    return map_texts(format, lambda name: getattr(FORMATS.get(name, UNKNOWN), attribute))
+    return map_texts(format, lambda name: getattr(_find(name), attribute))
+
+
+def _find(name: str) -> Format:
+    """Return the format that a table calls ``name``: upper case and ``torch.`` do not matter."""
+    plain = name.lower().removeprefix("torch.")
+    return FORMATS.get(OTHER_NAMES.get(plain, plain), UNKNOWN)

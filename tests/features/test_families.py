@@ -436,6 +436,23 @@ def test_formats_size_and_precision():
     assert formats.compute_dtype(kinds).tolist() == ["fp16", "fp16", "fp4"]
 
 
+@pytest.mark.parametrize(
+    ("spelled", "plain"),
+    [
+        ("torch.float32", "fp32"),
+        ("F32", "fp32"),
+        ("double", "fp64"),
+        ("half", "fp16"),
+        ("BF16", "bf16"),
+        ("float8_e4m3fn", "fp8"),
+        ("s8", "int8"),
+    ],
+)
+def test_formats_have_many_names(spelled, plain):
+    assert formats.weight_bytes(spelled) == formats.weight_bytes(plain)
+    assert formats.compute_dtype(spelled) == formats.compute_dtype(plain)
+
+
 @pytest.mark.parametrize("strange", ["fp3", "", np.nan])
 def test_formats_unknown_counts_as_16_bits(strange):
     assert float(formats.weight_bytes(strange)) == 2.0

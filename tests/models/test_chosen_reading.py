@@ -76,6 +76,16 @@ def test_a_kernel_with_a_family_is_not_read_as_another():
         Predictor(targets=("time_ms",), read_as="norm").fit(runs)
 
 
+def test_a_kernel_called_like_a_family_is_read_as_it_under_other_names():
+    named = Predictor(targets=("time_ms",)).fit(table(product_ms).assign(kernel="gemm"))
+    assert named.features_.family.reading.template.family == "gemm"
+
+
+def test_a_kernel_called_like_a_family_is_not_guessed_to_be_another():
+    named = Predictor(targets=("time_ms",)).fit(table(product_ms).assign(kernel="moe"))
+    assert named.features_.family is None
+
+
 def test_an_unknown_reading_is_refused_by_name():
     with pytest.raises(UnknownName, match=r"unknown reading 'gem'.*did you mean 'gemm'"):
         Predictor(targets=("time_ms",), read_as="gem").fit(table(product_ms))

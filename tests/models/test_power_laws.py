@@ -39,6 +39,19 @@ def test_power_laws_recover_exponents_of_one_term():
     assert np.exp(laws.log_overhead) == pytest.approx(0.02, rel=0.1)
 
 
+def test_power_laws_extrapolate_work_that_hides_behind_the_overhead():
+    # Most launches are shorter than their overhead, and the others not longer than twice as much.
+    octaves = np.random.default_rng(0).uniform(0, 10, (300, 2))
+    work_ms = 2.0 ** octaves.sum(axis=1) * 0.03 / 2**16
+    is_known = work_ms < 0.06
+    log_ms = np.log(np.maximum(0.03, work_ms))
+
+    laws = PowerLaws.fit(octaves[is_known] - 5, log_ms[is_known], np.ones(is_known.sum()), terms=1)
+
+    errors = laws.log_value(octaves[~is_known] - 5) - log_ms[~is_known]
+    assert np.abs(errors).max() < 0.3
+
+
 def test_power_laws_outliers_hardly_count():
     octaves, log_ms = products(300, largest_octave=10)
     spoiled = log_ms + np.where(np.arange(300) % 20 == 0, 3.0, 0.0)
