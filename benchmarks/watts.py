@@ -1,12 +1,15 @@
-"""Two ways to more accurate watts, beside what the predictor does.
+"""What watts are good for, and two ways to more accurate ones beside what the predictor does.
 
-Run: ``python benchmarks/power_from_time.py DATA [--draws 3]`` where DATA is that of `predictors`;
+Run: ``python benchmarks/watts.py DATA [--draws 3]`` where DATA is that of `predictors`;
 needs aiconfigurator-core (the extra ``llm``), whose tables of a B200 have times and watts.
 
 1. Does the predicted time help as a column? Learned are 400 rows of the B200 under foreign names,
    with the measured time beside them; predicted are rows of other problems, with the predicted one.
 2. Which runs of a new GPU correct the watts best: representative ones, as `Predictor.choose` takes
    them, as many of each predicted wattage, or random ones? Learned on an H200, tested on the B200.
+
+The first table also says how much energy the choice of a configuration by prediction wastes, over
+the least of its problem: by predicted energy, and by predicted time alone.
 
 Choices would be made on mixtures of experts; attention is a report.
 """
@@ -27,6 +30,7 @@ from foretune.datasets.importers.aiconfigurator import installed_tables
 from foretune.errors import MissingExtra
 from foretune.models import Predictor
 from foretune.models.splits import task_numbers
+from foretune.models.validation.energy_choice import EnergyChoice, predict_energy
 from foretune.models.validation.metrics import score
 
 TABLES = {
@@ -58,7 +62,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
 
     print(heading("Watts", local_device("cpu")))
-    print("| B200, other problems | watts alone | with the time |\n|---|---|---|")
+    columns = ["B200, other problems", "watts alone", "with the time", "energy above the least"]
+    print("| " + " | ".join(columns) + " |")
+    print("|---" * len(columns) + "|")
     for name, runs in metered_runs():
         for draw in range(arguments.draws):
             print(f"| {name} (draw {draw + 1}) | {time_as_column(runs, draw)} |", flush=True)
@@ -88,7 +94,7 @@ def metered_runs() -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def time_as_column(runs: pd.DataFrame, draw: int) -> str:
-    """Return the errors of watts without and with a column of the time."""
+    """Return the errors of watts without and with a column of the time, and wasted energy."""
     rng = np.random.default_rng(draw)
     problem = task_numbers(runs)
     shuffled = rng.permutation(problem.max() + 1)
@@ -103,7 +109,8 @@ def time_as_column(runs: pd.DataFrame, draw: int) -> str:
     with_time = with_column(known, known["time_ms"].to_numpy(float))
     power = Predictor(targets=("power_w",), read_as="none").fit(with_time)
     asked = with_column(test, predicted["time_ms"].to_numpy())
-    return f"{alone} | {describe(test, power.predict(asked))}"
+    choice = EnergyChoice.from_table(predict_energy(both, runs[is_test].reset_index(drop=True)))
+    return f"{alone} | {describe(test, power.predict(asked))} | {choice or 'one per problem'}"
 
 
 def with_column(runs: pd.DataFrame, time_ms: np.ndarray) -> pd.DataFrame:
