@@ -19,6 +19,7 @@ from foretune.collect.worker_process import START_TIMEOUT_S
 from foretune.errors import MeasurementError
 from foretune.tune.gate.agent_process import AgentProcess, RequestFailed
 from foretune.tune.gate.environment import BASE, Environment, EnvironmentContents
+from foretune.tune.gate.measured_code import CopiedFiles
 
 MAX_HASH_SEED = 2**32 - 1
 ROUNDS = 4
@@ -44,6 +45,9 @@ class Suite:
         commands: command lines to time.
         imports: modules whose import is timed.
         pytest_options: more words for pytest.
+        copied: files that all environments have as one commit has them; None if none are.
+        helpers: files and folders that belong to the benchmarks, relative to the environments'
+            folder.
         measures_memory: whether peaks of memory are wanted; then freed memory is returned to the
             system as usual.
     """
@@ -52,6 +56,8 @@ class Suite:
     commands: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     pytest_options: tuple[str, ...] = ()
+    copied: CopiedFiles | None = None
+    helpers: tuple[str, ...] = ()
     measures_memory: bool = False
 
     def request(self, role: str) -> dict[str, Any]:
@@ -161,6 +167,17 @@ class Session:
         has_cpu = all(np.isfinite(times).mean() > CPU_SHARE for times in cpu_ms.values())
         times = cpu_ms if has_cpu else self.wall_ms
         return Rounds({role: np.array(values) for role, values in times.items()})
+
+    def describe(self) -> dict[str, EnvironmentContents]:
+        """Return what the processes have loaded by now, by role; those that answer."""
+        found = {}
+        for role in self._processes:
+            try:
+                answer = self._ask(role, "describe")
+            except RequestFailed:
+                continue
+            found[role] = EnvironmentContents(**answer["environment"])
+        return found
 
     def count_calls(self, name: str) -> TurnPlan:
         """Return how to time a benchmark, by the base; raise RequestFailed if it fails there."""

@@ -10,13 +10,13 @@ import pytest
 
 from foretune.cli import main
 from foretune.collect.power import PowerMeter
-from foretune.errors import MeasurementError, MeterUnavailable, UsageError
+from foretune.errors import MeterUnavailable, UsageError
 from foretune.tune.gate import gate as gate_module
 from foretune.tune.gate.agent.output_data import to_data
 from foretune.tune.gate.environment import ROLES, Environment, EnvironmentContents
-from foretune.tune.gate.gate import GateOptions, _require_other_code, run_gate
+from foretune.tune.gate.gate import GateOptions, run_gate
 from foretune.tune.gate.outputs import describe_difference
-from foretune.tune.gate.session import Loaded, Suite, TurnPlan
+from foretune.tune.gate.session import Suite, TurnPlan
 
 PYTHON = Path(sys.executable)
 WORK = """
@@ -104,39 +104,6 @@ def test_run_gate_no_benchmark_is_refused(folders):
     options = GateOptions(budget_s=1.0, only=("sort",))
     with pytest.raises(UsageError, match="no benchmark's name contains 'sort', like bench_it"):
         run_gate(environments, suite, options)
-
-
-def loaded(files):
-    return Loaded((), {}, EnvironmentContents("CPython 3.11.7", {}, files))
-
-
-@pytest.mark.parametrize(
-    ("base", "head", "is_refused"),
-    [
-        ({"lib": "/repo/lib.py"}, {"lib": "/repo/lib.py"}, True),
-        ({"lib": "/a/site-packages/lib.py"}, {"lib": "/b/site-packages/lib.py"}, False),
-        # A dependency is shared, the project is not.
-        (
-            {"lib": "/a/lib.py", "np": "/s/site-packages/np.py"},
-            {"lib": "/b/lib.py", "np": "/s/site-packages/np.py"},
-            False,
-        ),
-        ({"np": "/s/site-packages/np.py"}, {"np": "/s/site-packages/np.py"}, True),
-        ({}, {}, False),
-    ],
-)
-def test_gate_refuses_environments_with_the_same_code(base, head, is_refused):
-    here = Path("/")
-    environments = {
-        "base": Environment(Path("/a/python"), here, "a"),
-        "head": Environment(Path("/b/python"), here, "b"),
-    }
-    contents = {"base": loaded(base), "head": loaded(head)}
-    if is_refused:
-        with pytest.raises(MeasurementError, match="base and head load the same files"):
-            _require_other_code(environments, contents, Suite({}))
-    else:
-        _require_other_code(environments, contents, Suite({}))
 
 
 def test_environment_contents_name_changes():
