@@ -60,7 +60,7 @@ class GateOptions:
     Attributes:
         budget_s: seconds of measuring.
         relevant: relative change that counts.
-        metrics: which of ``time``, ``memory`` and ``energy`` are compared.
+        metrics: which of ``time``, ``gpu``, ``memory`` and ``energy`` are compared.
         only: keeps benchmarks whose name contains one of these texts; empty keeps all.
         limit_s: maximum seconds of one answer.
         seed: of orders, hashes and inputs.
@@ -298,6 +298,8 @@ class _Gate:
         started = time.monotonic()
         if case.metric == "memory":
             rounds = session.peak_memory(case.name)
+        elif case.metric == "gpu":
+            rounds = session.gpu_time(case.name, self._plan(session, case.name))
         elif self._meter is not None and case.metric == "energy":
             rounds = session.energy(case.name, self._plan(session, case.name), self._meter)
         else:

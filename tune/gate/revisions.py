@@ -30,6 +30,8 @@ MAX_MESSAGE = 300
 """Characters of a failed command's message that are kept."""
 RAISED = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 """Begins the last line of an exception in Python."""
+FAILED_OUTPUT = re.compile(r"\[\d+ lines of output\]\n(.*?)\n\s*\[end of output\]", re.DOTALL)
+"""What pip prints of a program that it ran, and that failed."""
 FOLDER_OF = {BASE: "base", HEAD: "head", AGAIN: "twin"}
 """Role -> folder of its checkout; all names are equally long, as the length moves memory."""
 
@@ -361,7 +363,13 @@ def _cause(text: str) -> str:
 
     Installers end with lines that only say that something failed before.
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    outputs = FAILED_OUTPUT.findall(text)
+    lines = [line.strip() for line in (outputs or [text])[-1].splitlines() if line.strip()]
     raised = [line for line in lines if RAISED.match(line)]
     named = [line for line in lines if line.lower().startswith(("error", "fatal"))]
-    return (raised or named or lines or [""])[-1][:MAX_MESSAGE]
+    if outputs:
+        # A program ends with its cause: exceptions before that were caught.
+        causes = [line for line in lines if line in raised or line in named]
+    else:
+        causes = raised or named
+    return (causes or lines or [""])[-1][:MAX_MESSAGE]

@@ -197,6 +197,31 @@ class Session:
 
         return self._single_values(name, peak_mib)
 
+    def gpu_time(self, name: str, plan: TurnPlan) -> Rounds:
+        """Return the milliseconds of each call on the GPU, by role; or why a role has none."""
+        failures = self._on_all("open", name=name)
+        gpu_ms: dict[str, list[float]] = {role: [] for role in self._processes}
+        calls = min(plan.calls * plan.bursts, MAX_BURSTS)
+
+        # Kernels are compiled, and tune themselves, in a call that does not count.
+        if not failures:
+            failures = self._on_all("turn", calls=1, bursts=1, seed=self._new_seed())
+        for _ in range(ROUNDS):
+            seed = self._new_seed()
+            for role in self._shuffled():
+                if failures:
+                    break
+                try:
+                    turn = self._ask(role, "gpu", calls=calls, seed=seed)
+                    gpu_ms[role] += _milliseconds(turn["gpu_ns"], calls=1)
+                except RequestFailed as e:
+                    failures = {role: str(e)}
+        failures = failures or self._on_all("close")
+        if failures:
+            self._close_others(failures)
+            return Rounds({}, failures)
+        return Rounds({role: np.array(values) for role, values in gpu_ms.items()})
+
     def energy(self, name: str, plan: TurnPlan, meter: PowerMeter) -> Rounds:
         """Return the energy of a call in each process, in millijoules.
 

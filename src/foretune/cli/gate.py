@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from foretune.tune.gate.measured_code import CopiedFiles
     from foretune.tune.gate.revisions import Recipe, Repository, RevisionBuilds
 
-METRICS = ("time", "memory", "energy")
+METRICS = ("time", "gpu", "memory", "energy")
 NOT_OF_BISECT = ("markdown", "junit", "html", "record", "mlflow", "strict", "compare")
 """Options of a single gate."""
 RED_EXIT_CODE = 1
@@ -65,7 +65,9 @@ def gate(
         [], "--import", help="Time the import of a module, too (repeatable)."
     ),
     metric: str = typer.Option(
-        "time", help="time, memory (the peak), energy; or several: time,memory."
+        "time",
+        help="time, gpu (time on the GPU, by events), memory (the peak), energy; or several: "
+        "time,memory.",
     ),
     compare: bool = typer.Option(False, "--compare", help="Red if outputs differ."),
     strict: bool = typer.Option(

@@ -8,6 +8,7 @@ A request is a mapping whose key ``do`` names what to do; every answer is a mapp
     open      {"name"}                    ->  {}; the benchmark is set up
     count     {"seed"}                    ->  calls, call_ns
     turn      {"calls", "bursts", "seed"} ->  wall_ns, cpu_ns
+    gpu       {"calls", "seed"}           ->  gpu_ns
     memory    {"seed"}                    ->  peak_mib
     output    {"seed"}                    ->  output
     close     {}                          ->  {}; the benchmark is torn down
@@ -130,6 +131,8 @@ class Server:
                 self._answer(call.count_calls(request["seed"]))
             elif do == "turn":
                 self._answer(call.turn(request["calls"], request["bursts"], request["seed"]))
+            elif do == "gpu":
+                self._answer(call.gpu_turn(request["calls"], request["seed"]))
             elif do == "memory":
                 peak = peak_memory_mib(partial(call.result, request["seed"]))
                 self._answer({"peak_mib": peak})
