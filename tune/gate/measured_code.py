@@ -12,6 +12,8 @@ apart. It is measured code
 What is neither is taken for a helper, and named in the result. The user can say what a file is.
 """
 
+import csv
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -91,6 +93,7 @@ def _require_own_revision(
     in_checkout = _files_in_checkout(environment, loaded)
     is_other_loaded = any(not _is_within(path, [copied.path]) for path in in_checkout)
     installed_packages = set(_installed_packages(loaded, copied.tracked))
+    is_other_loaded |= _is_any_installed_from_folder(loaded)
 
     # A file with benchmarks is measured only if nothing else can be.
     folder = copied.path if (environment.folder / copied.path).is_dir() else copied.path.parent
@@ -143,6 +146,38 @@ def _installed_packages(loaded: set[Path], tracked: frozenset[str]) -> Iterator[
             if path == installed or path.endswith(f"/{installed}"):
                 above = len(parts) - 1
                 yield PurePosixPath(path).parents[above - 1].as_posix() if above else ""
+
+
+def _is_any_installed_from_folder(loaded: set[Path]) -> bool:
+    """Whether a file belongs to what was installed from a folder, such as a checkout (PEP 610).
+
+    Compiled packages may have no file of the repository.
+    """
+    names_of_site: dict[Path, set[str]] = {}
+    for file in loaded:
+        places = [number for number, part in enumerate(file.parts) if part in PACKAGE_FOLDERS]
+        if not places:
+            continue
+        site = Path(*file.parts[: places[-1] + 1])
+        if site not in names_of_site:
+            names_of_site[site] = _names_installed_from_folders(site)
+        if file.relative_to(site).parts[0] in names_of_site[site]:
+            return True
+    return False
+
+
+def _names_installed_from_folders(site: Path) -> set[str]:
+    """Return the files and folders in ``site-packages`` that were installed from folders."""
+    names = set()
+    for origin in site.glob("*.dist-info/direct_url.json"):
+        try:
+            is_folder = "dir_info" in json.loads(origin.read_text(encoding="utf-8"))
+            records = (origin.parent / "RECORD").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue  # an unusual installer: the paths of its files tell
+        if is_folder:
+            names |= {row[0].partition("/")[0] for row in csv.reader(records.splitlines()) if row}
+    return names
 
 
 def _require_other_files(

@@ -293,11 +293,8 @@ class _Run:
 
 
 def _relative(text: str, folder: Path) -> Path:
-    """Return a path, given from the present folder, relative to ``folder``; it must exist."""
-    place = Path(text).absolute()
-    if not place.exists():
-        raise UsageError(f"there is no {text}: give the path of a file or folder")
-    return Path(os.path.relpath(place, folder))
+    """Return a path, given from the present folder, relative to ``folder``."""
+    return Path(os.path.relpath(Path(text).absolute(), folder))
 
 
 def _is_range(text: str) -> bool:
@@ -328,6 +325,9 @@ def _check_options(context: typer.Context) -> None:
     record = given["record"]
     if record is not None and record.suffix != ".parquet":
         raise UsageError(f"--record {record}: a run table is a Parquet file, NAME.parquet")
+    for path in (*given["own"], *given["helper"]):
+        if not Path(path).exists():
+            raise UsageError(f"there is no {path}: give the path of a file or folder")
     for line in given["command"]:
         _check_command(line)
 

@@ -1,5 +1,6 @@
 """Whose code the environments run: `measured_code.py`, and what git says of it (`revisions.py`)."""
 
+import json
 import subprocess
 import sys
 import sysconfig
@@ -154,6 +155,21 @@ def test_helpers_in_a_folder_of_the_package_are_named(outside):
     files = {"common": f"{HERE}/{helper}", "lib.core": outside}
     assert len(notes_of(files, "src/lib/bench", [helper], PACKAGE)) == 1
     assert notes_of(files, "src/lib/bench", [], PACKAGE) == [], "it does not differ"
+
+
+def test_compiled_package_that_was_installed_from_the_checkout_is_measured(tmp_path):
+    """The repository has no Python file of it."""
+    site = tmp_path / "site-packages"
+    (site / "fast-1.0.dist-info").mkdir(parents=True)
+    origin = {"dir_info": {}, "url": "file:///built/head"}
+    (site / "fast-1.0.dist-info" / "direct_url.json").write_text(json.dumps(origin))
+    (site / "fast-1.0.dist-info" / "RECORD").write_text("fast/__init__.py,,\n../x,,\n")
+    helper = "benchmarks/common.py"
+    files = {"common": f"{HERE}/{helper}", "fast.core": f"{site}/fast/core.so"}
+    assert len(notes_of(files, "benchmarks", [helper], ["src/lib.rs"])) == 1
+    files["fast.core"] = f"{site}/numpy/core.so"
+    with pytest.raises(MeasurementError, match="differs between the revisions"):
+        notes_of(files, "benchmarks", [helper], ["src/lib.rs"])
 
 
 def refuse_same(base, head, suite_path="", helpers=()):
