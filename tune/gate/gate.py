@@ -318,7 +318,7 @@ class _Gate:
             except RequestFailed:
                 # Measuring says in which revisions it fails. Once may be the machine's fault, so
                 # the next session counts again; after `MAX_FAILURES`, the case is closed.
-                return TurnPlan(calls=1, bursts=1, call_ms=0.0)
+                return TurnPlan(calls=1, bursts=1, rounds=1, call_ms=0.0)
         return self._plans[name]
 
     def _find_cases(self, session: Session) -> None:

@@ -117,11 +117,12 @@ def test_environment_contents_name_changes():
 
 
 @pytest.mark.parametrize(
-    ("call_ns", "bursts"),
-    [(250_000, 32), (1_000_000, 8), (50_000_000, 1)],
+    ("call_ns", "bursts", "rounds"),
+    [(25_000, 10, 32), (250_000, 1, 32), (1_000_000, 1, 32), (4_000_000, 1, 8), (50_000_000, 1, 4)],
 )
-def test_turn_plan_takes_eight_milliseconds(call_ns, bursts):
-    assert TurnPlan.of_count(1, call_ns).bursts == bursts
+def test_turn_plan_takes_about_as_long_for_all_short_calls(call_ns, bursts, rounds):
+    plan = TurnPlan.of_count(1, call_ns)
+    assert (plan.bursts, plan.rounds) == (bursts, rounds)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +153,8 @@ def test_describe_difference_of_unreadable_answer():
         (["a..b", "--base", "python"], "either BASE..HEAD, or --base and --head"),
         (["--base", "python"], "what is compared"),
         (["--base", "x.whl", "--head", "y.whl", "--bisect"], "--bisect needs GOOD..BAD"),
+        (["--base", "x.whl", "--head", "y.whl", "--own", "x"], "--own needs BASE..HEAD"),
+        (["a..b", "--own", "nowhere.py"], "there is no nowhere.py"),
         (["a..b", "--relevant", "2"], "0.02 is 2 %"),
         (["a..b", "--bisect", "--html", "x.html"], "leave --html out"),
         (["a..b", "--record", "x.csv"], "NAME.parquet"),
