@@ -62,6 +62,7 @@ NOT_RUN = {
     "--objective energy": "needs a power meter",
     "server.log": "needs the reader's engine: tests/cli/test_plan_steps.py learns from a log",
     "foretune predict steps": "needs the reader's engine: tests/cli/test_plan_steps.py predicts",
+    "store --nearest": "needs the reader's engine: tests/tune/doors/test_tuned_files.py copies",
     "my-model": "needs the reader's model and engine: tests/plan/prove/engines has real ones",
 }
 """Part of a line -> why it is not run."""

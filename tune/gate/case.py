@@ -12,7 +12,7 @@ from foretune.tune.verifier import Evidence
 MAX_FAILURES = 2
 """Sessions in which a benchmark may fail: once may be the machine's fault."""
 
-Metric = Literal["time", "memory", "energy"]
+Metric = Literal["time", "gpu", "memory", "energy"]
 
 
 class Case:

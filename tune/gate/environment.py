@@ -1,7 +1,7 @@
 """An environment: a Python with one revision of a project, and the folder where it works."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,11 +46,13 @@ class EnvironmentContents:
         python: implementation and version.
         packages: version by name of each installed distribution.
         files: files of modules that do not belong to Python, by module.
+        hidden: top names of modules that are installed, but were loaded from elsewhere.
     """
 
     python: str
     packages: Mapping[str, str]
     files: Mapping[str, str]
+    hidden: Sequence[str] = ()
 
     def changes_to(self, other: "EnvironmentContents") -> list[str]:
         """Return the differences to another environment in words: Python, then packages."""

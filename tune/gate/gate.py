@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,19 @@ from foretune.collect.machine_load import LoadMonitor
 from foretune.collect.power import PowerMeter, explain_missing_meter, find_meter
 from foretune.collect.printed_output import PrintedOutput
 from foretune.device import Device
-from foretune.errors import MeasurementError, MeterUnavailable, UsageError
+from foretune.errors import MeterUnavailable, UsageError
 from foretune.result import Result, plain
 from foretune.support.progress import SILENT, Progress
 from foretune.tune.gate.agent_process import RequestFailed
 from foretune.tune.gate.case import Case, Metric
-from foretune.tune.gate.environment import AGAIN, BASE, HEAD, Environment
+from foretune.tune.gate.environment import (
+    AGAIN,
+    BASE,
+    HEAD,
+    Environment,
+    EnvironmentContents,
+)
+from foretune.tune.gate.measured_code import require_own_code
 from foretune.tune.gate.session import Loaded, Session, Suite, TurnPlan
 from foretune.tune.gate.verdicts import (
     LOOKS,
@@ -46,9 +52,6 @@ LIMIT_S = 60.0
 MIN_SESSIONS = 3
 """Sessions of any gate, whatever its budget: an interval from two says nothing."""
 
-PACKAGE_FOLDERS = ("site-packages", "dist-packages")
-"""Folders of installed packages: two environments may share some of them."""
-
 
 @dataclass(frozen=True)
 class GateOptions:
@@ -57,7 +60,7 @@ class GateOptions:
     Attributes:
         budget_s: seconds of measuring.
         relevant: relative change that counts.
-        metrics: which of ``time``, ``memory`` and ``energy`` are compared.
+        metrics: which of ``time``, ``gpu``, ``memory`` and ``energy`` are compared.
         only: keeps benchmarks whose name contains one of these texts; empty keeps all.
         limit_s: maximum seconds of one answer.
         seed: of orders, hashes and inputs.
@@ -83,7 +86,7 @@ class GateResult(Result):
         base, head: labels of the two revisions.
         verdicts: one per benchmark and metric.
         left_out: what is no benchmark, by name, with the reason.
-        changes: what differs between the environments besides the code.
+        changes: what differs between the revisions besides the measured code.
         output_differences: by benchmark, if outputs were compared.
         relevant: relative change that counts.
         sessions: number of sessions.
@@ -216,6 +219,7 @@ class _Gate:
         self._loaded: dict[str, Loaded] = {}
         self._differences: dict[str, str] = {}
         self._not_in_both: dict[str, str] = {}
+        self._notes: list[str] = []
         self._sessions = 0
         self._start_s = 0.0
         """Longest seconds in which a session's processes start and load the benchmarks."""
@@ -251,6 +255,8 @@ class _Gate:
         with self._started_session() as session:
             self._find_cases(session)
             self._measure_all(session, self._cases)
+            # Some benchmarks import what they measure when they run.
+            self._require_own_code(session.describe())
             if self._options.compares_outputs:
                 self._compare_outputs(session)
 
@@ -292,6 +298,8 @@ class _Gate:
         started = time.monotonic()
         if case.metric == "memory":
             rounds = session.peak_memory(case.name)
+        elif case.metric == "gpu":
+            rounds = session.gpu_time(case.name, self._plan(session, case.name))
         elif self._meter is not None and case.metric == "energy":
             rounds = session.energy(case.name, self._plan(session, case.name), self._meter)
         else:
@@ -310,7 +318,7 @@ class _Gate:
             except RequestFailed:
                 # Measuring says in which revisions it fails. Once may be the machine's fault, so
                 # the next session counts again; after `MAX_FAILURES`, the case is closed.
-                return TurnPlan(calls=1, bursts=1, call_ms=0.0)
+                return TurnPlan(calls=1, bursts=1, rounds=1, call_ms=0.0)
         return self._plans[name]
 
     def _find_cases(self, session: Session) -> None:
@@ -324,8 +332,22 @@ class _Gate:
         chosen = [name for name in in_both if self._is_chosen(name)]
         if not chosen:
             raise UsageError(self._explain_no_benchmark(in_both))
-        _require_other_code(self._environments, self._loaded, self._suite)
+        if self._suite.copied is None:
+            self._require_own_code({role: known.contents for role, known in self._loaded.items()})
         self._cases = [Case(name, metric) for name in chosen for metric in self._options.metrics]
+
+    def _require_own_code(self, contents: Mapping[str, EnvironmentContents]) -> None:
+        """Raise MeasurementError if both revisions would run the same code."""
+        if not {BASE, HEAD} <= contents.keys():
+            return  # a process that ended has loaded nothing yet
+        self._notes = require_own_code(
+            self._environments,
+            contents,
+            benchmarks=self._loaded[HEAD].benchmarks,
+            suite_path=self._suite.path.get(HEAD, ""),
+            copied=self._suite.copied,
+            helpers=self._suite.helpers,
+        )
 
     def _is_chosen(self, name: str) -> bool:
         return not self._options.only or any(text in name for text in self._options.only)
@@ -392,7 +414,7 @@ class _Gate:
             head=self._environments[HEAD].label,
             verdicts=tuple(self._verdicts(watch)),
             left_out=self._loaded[HEAD].left_out,
-            changes=tuple(changes),
+            changes=(*changes, *self._notes),
             output_differences=dict(self._differences),
             relevant=self._options.relevant,
             sessions=self._sessions,
@@ -459,37 +481,3 @@ def _duration(seconds: float) -> str:
     if not seconds < 3600:
         return "over an hour"
     return f"{max(seconds, 1):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def _require_other_code(
-    environments: Mapping[str, Environment], loaded: Mapping[str, Loaded], suite: Suite
-) -> None:
-    """Raise MeasurementError if both environments load the same code: equal, but not compared.
-
-    One interpreter, given twice, shows the noise on purpose; two versions of Python differ.
-    """
-    base = loaded[BASE].contents
-    head = loaded[HEAD].contents
-    if environments[BASE].python == environments[HEAD].python or base.python != head.python:
-        return
-
-    # The benchmarks themselves may be the same files.
-    suite_folder = suite.path.get(HEAD, "")
-    files = {
-        name: file
-        for name, file in head.files.items()
-        if not (suite_folder and Path(file).is_relative_to(Path(suite_folder).resolve()))
-    }
-
-    # Two environments may share installed packages, as long as some other module differs. A shared
-    # file outside of them is the project's own.
-    same = [file for name, file in files.items() if base.files.get(name) == file]
-    same_own = [file for file in same if not set(PACKAGE_FOLDERS) & set(Path(file).parts)]
-    some_differ = any(base.files.get(name) not in (None, file) for name, file in files.items())
-    if same_own or (same and not some_differ):
-        example = same_own[0] if same_own else same[0]
-        raise MeasurementError(
-            f"base and head load the same files, such as {example}, so both would run the same "
-            "code: install each revision in its environment, and keep the project's own folder "
-            "off the path (PYTHONPATH)"
-        )

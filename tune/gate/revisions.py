@@ -14,12 +14,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Self
 
 from foretune.errors import UsageError
 from foretune.support.progress import SILENT, Progress
 from foretune.tune.gate.environment import AGAIN, BASE, HEAD, Environment
+from foretune.tune.gate.measured_code import CopiedFiles
 
 INSTALL = "python -m pip install ."
 """How a project is installed, by default."""
@@ -29,6 +30,8 @@ MAX_MESSAGE = 300
 """Characters of a failed command's message that are kept."""
 RAISED = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 """Begins the last line of an exception in Python."""
+FAILED_OUTPUT = re.compile(r"\[\d+ lines of output\]\n(.*?)\n\s*\[end of output\]", re.DOTALL)
+"""What pip prints of a program that it ran, and that failed."""
 FOLDER_OF = {BASE: "base", HEAD: "head", AGAIN: "twin"}
 """Role -> folder of its checkout; all names are equally long, as the length moves memory."""
 
@@ -104,6 +107,17 @@ class Repository:
         listed = _git(self.root, "rev-list", "--reverse", "--first-parent", f"{good}..{bad}")
         return listed.split()
 
+    def files_of(self, commit: str) -> list[str]:
+        """Return the paths of all files of a commit."""
+        listed = _git(self.root, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
+        return [path for path in listed.split("\0") if path]
+
+    def changed_files(self, base: str, head: str, path: PurePosixPath) -> list[str]:
+        """Return the files in a file or folder that both commits have, and that differ."""
+        words = ["diff", "-z", "--name-only", "--no-renames", "--diff-filter=MT", base, head]
+        listed = _git(self.root, *words, "--", _from_the_root(path))
+        return [path for path in listed.split("\0") if path]
+
     def check_benchmarks(self, path: Path, commit: str) -> None:
         """Raise UsageError unless a commit has this file or folder, and it is not everything."""
         if ".." in path.parts:
@@ -135,7 +149,8 @@ class RevisionBuilds:
     """The environments of commits, by role; each is built once. All end with the block.
 
     They run the benchmarks of one commit, ``measured_by``, in the folder or file ``benchmarks``
-    relative to the repository; None if nothing in the repository is a benchmark.
+    relative to the repository; None if nothing in the repository is a benchmark. Of ``own`` files
+    and folders among them, each commit keeps its own.
     """
 
     def __init__(
@@ -146,17 +161,31 @@ class RevisionBuilds:
         *,
         benchmarks: Path | None = None,
         measured_by: str = "",
+        own: Sequence[Path] = (),
         progress: Progress = SILENT,
     ) -> None:
         if benchmarks is not None:
             repository.check_benchmarks(benchmarks, measured_by)
+        for path in own:
+            if benchmarks is None or not path.is_relative_to(benchmarks):
+                raise UsageError(
+                    f"--own {path} is not among the benchmarks ({benchmarks or 'there are none'}), "
+                    "so each revision runs its own anyway: leave it out"
+                )
+            repository.check_benchmarks(path, measured_by)
         self._repository = repository
         self._recipe = recipe
         self._folder = folder
         self.benchmarks = benchmarks
         self._measured_by = measured_by
+        self._own = [PurePosixPath(path) for path in own]
         self._progress = progress
         self._builds: dict[str, _Build] = {}
+
+    @property
+    def root(self) -> Path:
+        """The repository's folder."""
+        return self._repository.root
 
     def __enter__(self) -> Self:
         return self
@@ -175,6 +204,19 @@ class RevisionBuilds:
             self._progress.advance(self._builds[role].environment.label)
         return {role: self._builds[role].environment for role in commits}
 
+    def copied_files(self, base: str, head: str) -> CopiedFiles | None:
+        """Return which files the checkouts of two commits have as ``measured_by`` has them."""
+        if self.benchmarks is None:
+            return None
+        path = PurePosixPath(self.benchmarks)
+        changed = [
+            file
+            for file in self._repository.changed_files(base, head, path)
+            if not any(PurePosixPath(file).is_relative_to(own) for own in self._own)
+        ]
+        tracked = self._repository.files_of(self._measured_by)
+        return CopiedFiles(path, changed=frozenset(changed), tracked=frozenset(tracked))
+
     def _commit_of(self, role: str) -> str:
         return self._builds[role].commit if role in self._builds else ""
 
@@ -192,7 +234,7 @@ class RevisionBuilds:
 
             # The project is built from its own files, then the benchmarks are replaced.
             if self.benchmarks is not None and commit != self._measured_by:
-                _replace_files(tree, self.benchmarks, self._measured_by)
+                _replace_files(tree, self.benchmarks, self._measured_by, but=self._own)
             environment = Environment(python, tree, self._repository.name_of(commit))
             return _Build(commit, environment, files=stack.pop_all())
 
@@ -268,9 +310,19 @@ def _requirement(source: str) -> str:
     )
 
 
-def _replace_files(tree: Path, path: Path, commit: str) -> None:
-    """Make a file or folder of a checkout as it is in a commit; no file of another one stays."""
-    _git(tree, "restore", f"--source={commit}", "--staged", "--worktree", "--", str(path))
+def _replace_files(tree: Path, path: Path, commit: str, but: Sequence[PurePosixPath]) -> None:
+    """Make a file or folder of a checkout as it is in a commit; no file of another one stays.
+
+    Those in ``but`` stay as they are.
+    """
+    words = ["restore", f"--source={commit}", "--staged", "--worktree", "--"]
+    kept = [f":(top,literal,exclude){kept_path}" for kept_path in but]
+    _git(tree, *words, _from_the_root(PurePosixPath(path)), *kept)
+
+
+def _from_the_root(path: PurePosixPath) -> str:
+    """Return a path for git, which takes neither signs in it nor the present folder for more."""
+    return f":(top,literal){path}"
 
 
 def _git(folder: Path, *words: str) -> str:
@@ -311,7 +363,13 @@ def _cause(text: str) -> str:
 
     Installers end with lines that only say that something failed before.
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    outputs = FAILED_OUTPUT.findall(text)
+    lines = [line.strip() for line in (outputs or [text])[-1].splitlines() if line.strip()]
     raised = [line for line in lines if RAISED.match(line)]
     named = [line for line in lines if line.lower().startswith(("error", "fatal"))]
-    return (raised or named or lines or [""])[-1][:MAX_MESSAGE]
+    if outputs:
+        # A program ends with its cause: exceptions before that were caught.
+        causes = [line for line in lines if line in raised or line in named]
+    else:
+        causes = raised or named
+    return (causes or lines or [""])[-1][:MAX_MESSAGE]

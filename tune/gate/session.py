@@ -19,16 +19,27 @@ from foretune.collect.worker_process import START_TIMEOUT_S
 from foretune.errors import MeasurementError
 from foretune.tune.gate.agent_process import AgentProcess, RequestFailed
 from foretune.tune.gate.environment import BASE, Environment, EnvironmentContents
+from foretune.tune.gate.measured_code import CopiedFiles
 
 MAX_HASH_SEED = 2**32 - 1
-ROUNDS = 4
-"""Rounds of a benchmark in each session."""
-TURN_MS = 8.0
-"""Milliseconds that one process works in a round, if a call is shorter."""
+TURN_MS = 0.25
+"""Milliseconds that one process works in a round, if a call is shorter: a burst.
+
+Other load comes and goes within milliseconds. Of many short turns, some meet none.
+"""
 MAX_BURSTS = 32
 """Largest number of bursts in a turn."""
+ROUNDS_MS = 32.0
+"""Milliseconds that one process works in all rounds of a session, if their least number allows."""
+MIN_ROUNDS = 4
+MAX_ROUNDS = 32
+"""Bounds of the number of rounds of a benchmark in each session."""
 WARM_UP_MS = 5.0
 """Shorter calls run once before the first round of each process, untimed."""
+GPU_TURN_MS = 8.0
+"""The same of a turn on the GPU; clearing its caches takes longer than most kernels."""
+MAX_GPU_CALLS = 32
+"""Largest number of calls in a turn on the GPU."""
 ENERGY_WINDOW_MS = 300.0
 """Milliseconds of calls while the energy is metered: a counter moves about once in one of them."""
 CPU_SHARE = 0.5
@@ -44,6 +55,9 @@ class Suite:
         commands: command lines to time.
         imports: modules whose import is timed.
         pytest_options: more words for pytest.
+        copied: files that all environments have as one commit has them; None if none are.
+        helpers: files and folders that belong to the benchmarks, relative to the environments'
+            folder.
         measures_memory: whether peaks of memory are wanted; then freed memory is returned to the
             system as usual.
     """
@@ -52,6 +66,8 @@ class Suite:
     commands: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     pytest_options: tuple[str, ...] = ()
+    copied: CopiedFiles | None = None
+    helpers: tuple[str, ...] = ()
     measures_memory: bool = False
 
     def request(self, role: str) -> dict[str, Any]:
@@ -76,18 +92,26 @@ class Loaded:
 
 @dataclass(frozen=True)
 class TurnPlan:
-    """How a benchmark is timed in a turn: bursts of ``calls`` calls; a call takes ``call_ms``."""
+    """How a benchmark is timed: ``rounds`` turns of ``bursts`` bursts of ``calls`` calls.
+
+    A call takes ``call_ms``.
+    """
 
     calls: int
     bursts: int
+    rounds: int
     call_ms: float
 
     @classmethod
-    def of_count(cls, calls: int, call_ns: float) -> Self:
+    def of_count(
+        cls, calls: int, call_ns: float, *, turn_ms: float = TURN_MS, most_rounds: int = MAX_ROUNDS
+    ) -> Self:
         """Return the plan for a number of calls per burst, and nanoseconds per call."""
         call_ms = call_ns * 1e-6
-        bursts = round(TURN_MS / max(calls * call_ms, 1e-6))
-        return cls(calls=calls, bursts=min(max(bursts, 1), MAX_BURSTS), call_ms=call_ms)
+        burst_ms = max(calls * call_ms, 1e-6)
+        bursts = min(max(round(turn_ms / burst_ms), 1), MAX_BURSTS)
+        rounds = min(max(round(ROUNDS_MS / (bursts * burst_ms)), MIN_ROUNDS), most_rounds)
+        return cls(calls=calls, bursts=bursts, rounds=rounds, call_ms=call_ms)
 
 
 class Session:
@@ -119,7 +143,7 @@ class Session:
         self._processes: dict[str, AgentProcess] = {}
         self.loaded: dict[str, Loaded] = {}
         self.wall_ms: dict[str, list[float]] = {}
-        """Milliseconds per call of the last measured benchmark by the clock, by role."""
+        """Milliseconds per call of each burst of the last measured benchmark, by the clock."""
 
     def __enter__(self) -> Self:
         try:
@@ -141,7 +165,7 @@ class Session:
         cpu_ms: dict[str, list[float]] = {role: [] for role in self._processes}
         if not failures and plan.call_ms < WARM_UP_MS:
             failures = self._on_all("turn", calls=plan.calls, bursts=1, seed=self._new_seed())
-        for _ in range(ROUNDS):
+        for _ in range(plan.rounds):
             seed = self._new_seed()
             for role in self._shuffled():
                 if failures:
@@ -162,6 +186,17 @@ class Session:
         times = cpu_ms if has_cpu else self.wall_ms
         return Rounds({role: np.array(values) for role, values in times.items()})
 
+    def describe(self) -> dict[str, EnvironmentContents]:
+        """Return what the processes have loaded by now, by role; those that answer."""
+        found = {}
+        for role in self._processes:
+            try:
+                answer = self._ask(role, "describe")
+            except RequestFailed:
+                continue
+            found[role] = EnvironmentContents(**answer["environment"])
+        return found
+
     def count_calls(self, name: str) -> TurnPlan:
         """Return how to time a benchmark, by the base; raise RequestFailed if it fails there."""
         seed = self._new_seed()
@@ -179,6 +214,31 @@ class Session:
             return math.nan if peak is None else float(peak)
 
         return self._single_values(name, peak_mib)
+
+    def gpu_time(self, name: str, plan: TurnPlan) -> Rounds:
+        """Return the milliseconds of each call on the GPU, by role; or why a role has none."""
+        failures = self._on_all("open", name=name)
+        gpu_ms: dict[str, list[float]] = {role: [] for role in self._processes}
+        calls = min(max(round(GPU_TURN_MS / max(plan.call_ms, 1e-6)), 1), MAX_GPU_CALLS)
+
+        # Kernels are compiled, and tune themselves, in a call that does not count.
+        if not failures:
+            failures = self._on_all("turn", calls=1, bursts=1, seed=self._new_seed())
+        for _ in range(MIN_ROUNDS):
+            seed = self._new_seed()
+            for role in self._shuffled():
+                if failures:
+                    break
+                try:
+                    turn = self._ask(role, "gpu", calls=calls, seed=seed)
+                    gpu_ms[role] += _milliseconds(turn["gpu_ns"], calls=1)
+                except RequestFailed as e:
+                    failures = {role: str(e)}
+        failures = failures or self._on_all("close")
+        if failures:
+            self._close_others(failures)
+            return Rounds({}, failures)
+        return Rounds({role: np.array(values) for role, values in gpu_ms.items()})
 
     def energy(self, name: str, plan: TurnPlan, meter: PowerMeter) -> Rounds:
         """Return the energy of a call in each process, in millijoules.

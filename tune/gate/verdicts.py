@@ -33,7 +33,7 @@ RED: tuple[Word, ...] = ("slower", "fails")
 """The verdicts that end a gate with exit code 1."""
 OPEN: tuple[Word, ...] = ("cannot tell", "not compared")
 """The verdicts that end a strict gate with exit code 2."""
-UNITS = {"time": "ms", "memory": "MiB", "energy": "mJ"}
+UNITS = {"time": "ms", "gpu": "ms", "memory": "MiB", "energy": "mJ"}
 """Metric -> unit of its values."""
 
 
@@ -43,7 +43,7 @@ class BenchmarkVerdict(Result):
 
     Attributes:
         name: the benchmark's, such as ``bench_sort.py::bench_sort``.
-        metric: ``time``, ``memory`` or ``energy``.
+        metric: ``time``, ``gpu``, ``memory`` or ``energy``.
         word: the verdict.
         comparison: the base's value over the head's, so below 1 is slower; its ``value`` is the
             head's.

@@ -1,5 +1,6 @@
 """``foretune gate``: compares two revisions of a project by their benchmarks."""
 
+import os
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from foretune.tune.gate.case import Metric
     from foretune.tune.gate.environment import Environment
     from foretune.tune.gate.gate import GateOptions, GateResult
+    from foretune.tune.gate.measured_code import CopiedFiles
     from foretune.tune.gate.revisions import Recipe, Repository, RevisionBuilds
 
-METRICS = ("time", "memory", "energy")
+METRICS = ("time", "gpu", "memory", "energy")
 NOT_OF_BISECT = ("markdown", "junit", "html", "record", "mlflow", "strict", "compare")
 """Options of a single gate."""
 RED_EXIT_CODE = 1
@@ -45,6 +47,14 @@ def gate(
     with_: list[str] = typer.Option(
         [], "--with", help="Also install this in all environments, such as pytest (repeatable)."
     ),
+    own: list[str] = typer.Option(
+        [],
+        help="A file or folder among the benchmarks that is measured: each revision runs its own "
+        "(repeatable).",
+    ),
+    helper: list[str] = typer.Option(
+        [], help="A file or folder that belongs to the benchmarks: one copy for all (repeatable)."
+    ),
     budget: float = typer.Option(60.0, help="Seconds of measuring; building is not included."),
     relevant: float = typer.Option(0.02, help="Relative change that counts: 0.02 is 2 %."),
     only: list[str] = typer.Option(
@@ -55,7 +65,9 @@ def gate(
         [], "--import", help="Time the import of a module, too (repeatable)."
     ),
     metric: str = typer.Option(
-        "time", help="time, memory (the peak), energy; or several: time,memory."
+        "time",
+        help="time, gpu (time on the GPU, by events), memory (the peak), energy; or several: "
+        "time,memory.",
     ),
     compare: bool = typer.Option(False, "--compare", help="Red if outputs differ."),
     strict: bool = typer.Option(
@@ -91,7 +103,7 @@ def gate(
             raise UsageError(f"{revisions!r} is no range of revisions: write BASE..HEAD")
         benchmarks = revisions
         revisions = ""
-    _check_line(revisions, base, head, bisect)
+    _check_line(revisions, base, head, bisect=bisect, own=own)
     _check_options(context)
     metrics = _read_metrics(metric)
     run = _Run(
@@ -99,6 +111,8 @@ def gate(
         commands=tuple(command),
         imports=tuple(import_),
         pytest_options=tuple(pytest_option),
+        own=tuple(own),
+        helpers=tuple(helper),
         recipe=Recipe(install=install, extra=tuple(with_)),
         options=GateOptions(
             budget_s=budget,
@@ -151,6 +165,8 @@ class _Run:
         commands: tuple[str, ...],
         imports: tuple[str, ...],
         pytest_options: tuple[str, ...],
+        own: tuple[str, ...],
+        helpers: tuple[str, ...],
         recipe: "Recipe",
         options: "GateOptions",
     ) -> None:
@@ -158,6 +174,8 @@ class _Run:
         self._commands = commands
         self._imports = imports
         self._pytest_options = pytest_options
+        self._own = own
+        self._helpers = helpers
         self._recipe = recipe
         self._options = options
 
@@ -185,6 +203,7 @@ class _Run:
                 Path(folder),
                 benchmarks=self._benchmarks_of(repository),
                 measured_by=measured_by,
+                own=[_relative(path, repository.root) for path in self._own],
                 progress=progress,
             ) as builds,
         ):
@@ -207,7 +226,15 @@ class _Run:
             role: str(environment.folder / builds.benchmarks) if builds.benchmarks else ""
             for role, environment in environments.items()
         }
-        return self._compare(environments, paths, only, progress)
+        helpers = [_relative(path, builds.root) for path in self._helpers]
+        return self._compare(
+            environments,
+            paths,
+            only,
+            progress,
+            copied=builds.copied_files(base, head),
+            helpers=helpers,
+        )
 
     def _benchmarks_of(self, repository: "Repository") -> Path | None:
         """Return the path of the benchmarks in a repository; it is given from this folder."""
@@ -231,7 +258,8 @@ class _Run:
             sources = {BASE: base, HEAD: head, AGAIN: base}
             environments = source_environments(sources, self._recipe, Path(folder), progress)
             paths = dict.fromkeys(environments, path)
-            return self._compare(environments, paths, only=(), progress=progress)
+            helpers = [_relative(helper, Path.cwd()) for helper in self._helpers]
+            return self._compare(environments, paths, (), progress, copied=None, helpers=helpers)
 
     @property
     def _needs_benchmarks(self) -> bool:
@@ -244,6 +272,9 @@ class _Run:
         paths: dict[str, str],
         only: Sequence[str],
         progress: Progress,
+        *,
+        copied: "CopiedFiles | None",
+        helpers: Sequence[Path],
     ) -> "GateResult":
         from foretune.tune.gate.gate import run_gate
         from foretune.tune.gate.session import Suite
@@ -253,10 +284,17 @@ class _Run:
             commands=self._commands,
             imports=self._imports,
             pytest_options=self._pytest_options,
+            copied=copied,
+            helpers=tuple(helper.as_posix() for helper in helpers),
             measures_memory="memory" in self._options.metrics,
         )
         gate_options = replace(self._options, only=tuple(only)) if only else self._options
         return run_gate(environments, suite, gate_options, progress=progress)
+
+
+def _relative(text: str, folder: Path) -> Path:
+    """Return a path, given from the present folder, relative to ``folder``."""
+    return Path(os.path.relpath(Path(text).absolute(), folder))
 
 
 def _is_range(text: str) -> bool:
@@ -264,13 +302,15 @@ def _is_range(text: str) -> bool:
     return ".." in text and ".." not in Path(text).parts
 
 
-def _check_line(revisions: str, base: str, head: str, bisect: bool) -> None:
+def _check_line(revisions: str, base: str, head: str, *, bisect: bool, own: Sequence[str]) -> None:
     if revisions and (base or head):
         raise UsageError("give either BASE..HEAD, or --base and --head")
     if not revisions and not (base and head):
         raise UsageError("what is compared? Give BASE..HEAD, or both --base and --head")
     if bisect and not revisions:
         raise UsageError("--bisect needs GOOD..BAD")
+    if own and not revisions:
+        raise UsageError("--own needs BASE..HEAD: two installs run the same benchmarks")
 
 
 def _check_options(context: typer.Context) -> None:
@@ -285,6 +325,9 @@ def _check_options(context: typer.Context) -> None:
     record = given["record"]
     if record is not None and record.suffix != ".parquet":
         raise UsageError(f"--record {record}: a run table is a Parquet file, NAME.parquet")
+    for path in (*given["own"], *given["helper"]):
+        if not Path(path).exists():
+            raise UsageError(f"there is no {path}: give the path of a file or folder")
     for line in given["command"]:
         _check_command(line)
 

@@ -40,6 +40,11 @@ def store(
         help="Write to this file: .json to ship or merge, .parquet to train on, or one of vLLM's "
         "file names, E=…,N=…,device_name=….json.",
     ),
+    nearest: Path | None = typer.Option(
+        None,
+        help="With --export and a tuned file's name, for a GPU that nobody tuned: copy the file of "
+        "the nearest GPU of its architecture from this folder of the engine's.",
+    ),
     merge: list[Path] = typer.Option(
         [], help="Add an exported file or one of vLLM's tuned files (repeatable)."
     ),
@@ -63,6 +68,13 @@ def store(
     if everything and not forget:
         raise UsageError("--all is for --forget: add it")
     output = Output(root.as_json)
+    if nearest is not None:
+        if export is None:
+            raise UsageError("--nearest is for --export …,device_name=….json: add it")
+        others = ("problem", "device", "source", "map_")
+        options.reject_options(context, others, "--nearest does not take")
+        store_vllm.copy_nearest_file(output, nearest, export)
+        return
     where = root.required_store
     given_problem = Problem.parse(problem) if problem else None
     chosen = _Chosen(kernel=kernel, device=device, source=source, problem=given_problem)

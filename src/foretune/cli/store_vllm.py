@@ -74,3 +74,26 @@ def import_tuned_file(
         f"{file}: {new} choices of {layers.kernel} on {subject.device}, {kept} already known"
     )
     return {"file": str(file), **asdict(subject), "choices": new, "kept": kept}
+
+
+def copy_nearest_file(output: Output, folder: Path, target: Path) -> None:
+    """Write a file for a GPU that nobody tuned: that of the nearest GPU of its architecture."""
+    from foretune.tune.doors.tuned_files import TunedFileName, copy_file, find_nearest_file
+
+    wanted = TunedFileName.parse(target)
+    nearest = find_nearest_file(folder, wanted)
+    n_entries = copy_file(nearest.path, target)
+    output.say(
+        f"{target}: {n_entries} configurations that were tuned on {nearest.device}; on "
+        f"{wanted.device} they are not measured, so what they gain is unknown"
+    )
+    output.result(
+        {
+            "out": str(target),
+            "from": str(nearest.path),
+            "tuned_on": nearest.device,
+            "device": wanted.device,
+            "entries": n_entries,
+            "measured": False,
+        }
+    )

@@ -279,3 +279,20 @@ def test_agent_names_packages_and_files(agent):
 )
 def test_to_data_is_json(value):
     assert json.loads(json.dumps(to_data(value)))
+
+
+def test_agent_does_not_search_what_was_loaded_for_garbage(agent):
+    """With large packages that takes longer than the benchmark."""
+    process, _ = agent(
+        """
+        import gc
+
+        LOADED = [[number] for number in range(10_000)]
+
+        def bench_count():
+            return [gc.get_freeze_count() > len(LOADED), len(gc.get_objects()) < len(LOADED)]
+        """
+    )
+    process.ask("open", limit_s=LIMIT_S, name="bench_it.py::bench_count")
+    output = process.ask("output", limit_s=LIMIT_S, seed=0)["output"]
+    assert output == to_data([True, True])

@@ -10,13 +10,13 @@ import pytest
 
 from foretune.cli import main
 from foretune.collect.power import PowerMeter
-from foretune.errors import MeasurementError, MeterUnavailable, UsageError
+from foretune.errors import MeterUnavailable, UsageError
 from foretune.tune.gate import gate as gate_module
 from foretune.tune.gate.agent.output_data import to_data
 from foretune.tune.gate.environment import ROLES, Environment, EnvironmentContents
-from foretune.tune.gate.gate import GateOptions, _require_other_code, run_gate
+from foretune.tune.gate.gate import GateOptions, run_gate
 from foretune.tune.gate.outputs import describe_difference
-from foretune.tune.gate.session import Loaded, Suite, TurnPlan
+from foretune.tune.gate.session import Suite, TurnPlan
 
 PYTHON = Path(sys.executable)
 WORK = """
@@ -106,39 +106,6 @@ def test_run_gate_no_benchmark_is_refused(folders):
         run_gate(environments, suite, options)
 
 
-def loaded(files):
-    return Loaded((), {}, EnvironmentContents("CPython 3.11.7", {}, files))
-
-
-@pytest.mark.parametrize(
-    ("base", "head", "is_refused"),
-    [
-        ({"lib": "/repo/lib.py"}, {"lib": "/repo/lib.py"}, True),
-        ({"lib": "/a/site-packages/lib.py"}, {"lib": "/b/site-packages/lib.py"}, False),
-        # A dependency is shared, the project is not.
-        (
-            {"lib": "/a/lib.py", "np": "/s/site-packages/np.py"},
-            {"lib": "/b/lib.py", "np": "/s/site-packages/np.py"},
-            False,
-        ),
-        ({"np": "/s/site-packages/np.py"}, {"np": "/s/site-packages/np.py"}, True),
-        ({}, {}, False),
-    ],
-)
-def test_gate_refuses_environments_with_the_same_code(base, head, is_refused):
-    here = Path("/")
-    environments = {
-        "base": Environment(Path("/a/python"), here, "a"),
-        "head": Environment(Path("/b/python"), here, "b"),
-    }
-    contents = {"base": loaded(base), "head": loaded(head)}
-    if is_refused:
-        with pytest.raises(MeasurementError, match="base and head load the same files"):
-            _require_other_code(environments, contents, Suite({}))
-    else:
-        _require_other_code(environments, contents, Suite({}))
-
-
 def test_environment_contents_name_changes():
     base = EnvironmentContents("CPython 3.11.7", {"numpy": "2.0", "old": "1"}, {})
     head = replace(base, packages={"numpy": "2.1", "new": "3"})
@@ -150,11 +117,12 @@ def test_environment_contents_name_changes():
 
 
 @pytest.mark.parametrize(
-    ("call_ns", "bursts"),
-    [(250_000, 32), (1_000_000, 8), (50_000_000, 1)],
+    ("call_ns", "bursts", "rounds"),
+    [(25_000, 10, 32), (250_000, 1, 32), (1_000_000, 1, 32), (4_000_000, 1, 8), (50_000_000, 1, 4)],
 )
-def test_turn_plan_takes_eight_milliseconds(call_ns, bursts):
-    assert TurnPlan.of_count(1, call_ns).bursts == bursts
+def test_turn_plan_takes_about_as_long_for_all_short_calls(call_ns, bursts, rounds):
+    plan = TurnPlan.of_count(1, call_ns)
+    assert (plan.bursts, plan.rounds) == (bursts, rounds)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +153,8 @@ def test_describe_difference_of_unreadable_answer():
         (["a..b", "--base", "python"], "either BASE..HEAD, or --base and --head"),
         (["--base", "python"], "what is compared"),
         (["--base", "x.whl", "--head", "y.whl", "--bisect"], "--bisect needs GOOD..BAD"),
+        (["--base", "x.whl", "--head", "y.whl", "--own", "x"], "--own needs BASE..HEAD"),
+        (["a..b", "--own", "nowhere.py"], "there is no nowhere.py"),
         (["a..b", "--relevant", "2"], "0.02 is 2 %"),
         (["a..b", "--bisect", "--html", "x.html"], "leave --html out"),
         (["a..b", "--record", "x.csv"], "NAME.parquet"),

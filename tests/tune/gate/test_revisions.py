@@ -143,6 +143,19 @@ def test_revision_builds_failed_build_leaves_the_others(repository, builds):
     assert builds.log() == ["code 2", "broken", "code 2"]
 
 
+OUTPUT_OF_PIP = """
+  error: subprocess-exited-with-error
+  exit code: 1
+  ╰─> [4 lines of output]
+      Traceback (most recent call last):
+      ImportError: caught
+      going on
+      error: command 'gcc' failed
+      [end of output]
+ERROR: Failed building wheel for x
+"""
+
+
 @pytest.mark.parametrize(
     ("message", "cause"),
     [
@@ -152,6 +165,7 @@ def test_revision_builds_failed_build_leaves_the_others(repository, builds):
             "ImportError: no setuptools",
         ),
         ("no word of an error", "no word of an error"),
+        (OUTPUT_OF_PIP, "error: command 'gcc' failed"),
     ],
 )
 def test_run_in_failing_command_names_the_cause(tmp_path, message, cause):

@@ -8,16 +8,20 @@ A request is a mapping whose key ``do`` names what to do; every answer is a mapp
     open      {"name"}                    ->  {}; the benchmark is set up
     count     {"seed"}                    ->  calls, call_ns
     turn      {"calls", "bursts", "seed"} ->  wall_ns, cpu_ns
+    gpu       {"calls", "seed"}           ->  gpu_ns
     memory    {"seed"}                    ->  peak_mib
     output    {"seed"}                    ->  output
     close     {}                          ->  {}; the benchmark is torn down
+    describe  {}                          ->  environment; no benchmark is open
 """
 
+import gc
 import json
 import os
 import platform
 import socket
 import sys
+import sysconfig
 from functools import partial
 from typing import Any
 
@@ -76,6 +80,11 @@ class Server:
         left_out: dict[str, str] | None = None,
     ) -> None:
         self._benchmarks = {**found.benchmarks, **(tests or {})}
+
+        # Garbage is collected before each turn. What was loaded stays: to search all of it took
+        # most of a session's time.
+        gc.collect()
+        gc.freeze()
         self._answer(
             {
                 "benchmarks": list(self._benchmarks),
@@ -85,6 +94,9 @@ class Server:
         )
         while True:
             request = self._receive()
+            if request["do"] == "describe":
+                self._answer({"environment": describe_environment()})
+                continue
             if request["do"] != "open":
                 self._answer({"failure": f"no benchmark is open for {request['do']}"})
                 continue
@@ -119,6 +131,8 @@ class Server:
                 self._answer(call.count_calls(request["seed"]))
             elif do == "turn":
                 self._answer(call.turn(request["calls"], request["bursts"], request["seed"]))
+            elif do == "gpu":
+                self._answer(call.gpu_turn(request["calls"], request["seed"]))
             elif do == "memory":
                 peak = peak_memory_mib(partial(call.result, request["seed"]))
                 self._answer({"peak_mib": peak})
@@ -161,7 +175,24 @@ def describe_environment() -> Message:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": packages,
         "files": files,
+        "hidden": _hidden_names(files),
     }
+
+
+def _hidden_names(files: dict[str, str]) -> list[str]:
+    """Return the top names of loaded modules that an installed module of this name would have."""
+    paths = sysconfig.get_paths()
+    folders = {os.path.realpath(paths[kind]) for kind in ("purelib", "platlib")}
+    hidden = set()
+    for name, file in files.items():
+        top = name.partition(".")[0]
+        if any(file.startswith(folder + os.sep) for folder in folders):
+            continue
+        for folder in folders:
+            place = os.path.join(folder, top)
+            if os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py")):
+                hidden.add(top)
+    return sorted(hidden)
 
 
 def _is_third_party(file: str) -> bool:

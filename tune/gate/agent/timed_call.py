@@ -4,10 +4,12 @@ import gc
 import itertools
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
+
+from foretune.tune.gate.agent.gpu_events import NoGpuUsed, gpu_synchronizer, time_on_gpu
 
 ONE_THREAD = 1.02
 """Largest ratio of the process's CPU time to the calling thread's in a burst of one thread."""
@@ -85,6 +87,17 @@ class TimedCall:
                 gc.enable()
         return {"wall_ns": wall_ns, "cpu_ns": cpu_ns}
 
+    def gpu_turn(self, calls: int, seed: int) -> dict[str, Any]:
+        """Return the nanoseconds of each call on the GPU; a fixed number of calls shares inputs."""
+        gpu_ns: list[int] = []
+        while len(gpu_ns) < calls:
+            args, kwargs = self._arguments(seed + len(gpu_ns))
+            together = min(self.calls or calls, calls - len(gpu_ns))
+            gpu_ns += time_on_gpu(partial(self._call, *args, **kwargs), together)
+            if self._after_burst is not None:
+                self._after_burst(*args, **kwargs)
+        return {"gpu_ns": gpu_ns}
+
     def result(self, seed: int) -> Any:
         """Return the result of one call, untimed."""
         args, kwargs = self._arguments(seed)
@@ -117,6 +130,10 @@ class ProgramCall:
         times = [self._start()[:2] for _ in range(bursts)]
         return {"wall_ns": [wall for wall, _ in times], "cpu_ns": [cpu for _, cpu in times]}
 
+    def gpu_turn(self, calls: int, seed: int) -> dict[str, Any]:
+        """Raise NoGpuUsed: another process's use of a GPU is not seen."""
+        raise NoGpuUsed("it is a program, whose use of a GPU is not seen")
+
     def result(self, seed: int) -> Any:
         """Return the result of one run."""
         return self._start()[2]
@@ -126,7 +143,7 @@ def _time_burst(
     call: Callable[..., Any], arguments: Arguments, calls: int
 ) -> tuple[int, int | None]:
     args, kwargs = arguments
-    synchronize = device_synchronizer()
+    synchronize = gpu_synchronizer()
     if synchronize is not None:
         synchronize()
     waits = _count_waits()
@@ -139,6 +156,7 @@ def _time_burst(
     else:
         for _ in itertools.repeat(None, calls):
             call()
+    synchronize = gpu_synchronizer()  # the calls may be the first that use a GPU
     if synchronize is not None:
         synchronize()
     wall = time.perf_counter_ns() - start
@@ -146,15 +164,6 @@ def _time_burst(
     process = time.process_time_ns() - process_start
     is_alone = process <= ONE_THREAD * thread and _count_waits() == waits
     return wall, thread if is_alone and synchronize is None else None
-
-
-def device_synchronizer() -> Callable[[], object] | None:
-    """Return what waits for the GPU, if this process has used one through torch."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    if cuda is None or not cuda.is_initialized():
-        return None
-    return cuda.synchronize
 
 
 def _count_waits() -> float:
