@@ -40,6 +40,7 @@ def question_to_json(plan: Plan) -> dict[str, Any]:
         "isl": request.workload.isl,
         "osl": request.workload.osl,
         "prefix": request.workload.prefix,
+        "lengths": str(request.workload.mix or "") or None,
         "backend": request.engine,
         "rate": request.rate,
         "pools": request.pools,

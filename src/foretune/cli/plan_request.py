@@ -9,8 +9,9 @@ from foretune.cli import options, plan_options
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretune.plan import Formats, PlanRequest, Requirements, Speculation, System
+    from foretune.plan import Formats, PlanRequest, Requirements, Speculation, System, Workload
     from foretune.plan.describe.layout import Offload
+    from foretune.plan.describe.lengths import LengthMix
     from foretune.plan.engine.requests import Requests
 
 EXAMPLE_OPTIONS = {"--system": "h100_sxm", "--gpus": 8, "--isl": 2048, "--osl": 256}
@@ -22,12 +23,14 @@ OFFLOAD_KEYS = ("weights", "cache")
 
 @dataclass(frozen=True)
 class RequestLengths:
-    """Request lengths, from the options or else the means of a trace."""
+    """Request lengths: from the options, a histogram, or else the means of a trace."""
 
     isl: int | None
     osl: int | None
     prefix: int
     trace: "Requests | None" = None
+    mix: "LengthMix | None" = None
+    notes: tuple[str, ...] = ()
 
     @property
     def longest(self) -> int:
@@ -36,24 +39,81 @@ class RequestLengths:
             return 0
         return int((self.trace.isl + self.trace.osl).max())
 
+    @property
+    def workload(self) -> "Workload":
+        """The requests to plan."""
+        from foretune.plan import Workload
+
+        if self.mix is not None:
+            return Workload.of_mix(self.mix, prefix=self.prefix)
+        return Workload(isl=self.isl or 0, osl=self.osl or 0, prefix=self.prefix)
+
 
 def parse_lengths(
-    path: Path | None, isl: int | None, osl: int | None, prefix: int | None
+    trace: Path | None,
+    histogram: Path | None,
+    isl: str | None,
+    osl: str | None,
+    prefix: int | None,
 ) -> RequestLengths:
-    """Parse ``--trace``, ``--isl``, ``--osl`` and ``--prefix``; None is an option not given."""
+    """Parse the options of their names, ``--lengths`` being the histogram; None is not given."""
+    from foretune.plan.describe.length_files import parse_histogram, read_lengths
+    from foretune.plan.describe.lengths import LengthMix
+
+    if histogram is not None:
+        given = {"--trace": trace, "--isl": isl, "--osl": osl}
+        others = [name for name, value in given.items() if value is not None]
+        if others:
+            raise UsageError(f"--lengths has the lengths of all requests: leave {others[0]} out")
+        found = read_lengths(histogram)
+        return _of_mix(found.mix, prefix or 0, notes=found.notes)
+
+    prompts = None if isl is None else parse_histogram(isl, "--isl")
+    answers = None if osl is None else parse_histogram(osl, "--osl")
+    if trace is not None:
+        return _of_trace(trace, prompts, answers, prefix)
+    if prompts and answers and max(len(prompts), len(answers)) > 1:
+        return _of_mix(LengthMix.of_independent(prompts, answers), prefix or 0)
+    return RequestLengths(_only(prompts), _only(answers), prefix or 0)
+
+
+def _of_mix(mix: "LengthMix", prefix: int, notes: Sequence[str] = ()) -> RequestLengths:
+    """Return the lengths of a histogram; one kind of request is no histogram."""
+    is_one = len(mix.shares) == 1
+    return RequestLengths(
+        isl=round(mix.mean_isl),
+        osl=round(mix.mean_osl),
+        prefix=prefix,
+        mix=None if is_one else mix,
+        notes=tuple(notes),
+    )
+
+
+def _of_trace(
+    path: Path,
+    prompts: Mapping[int, float] | None,
+    answers: Mapping[int, float] | None,
+    prefix: int | None,
+) -> RequestLengths:
+    """Return the lengths of a trace: its means, unless one is given."""
     from foretune.plan.engine.requests import read_trace
 
-    if path is None:
-        return RequestLengths(isl, osl, prefix or 0)
-
+    for name, given in (("--isl", prompts), ("--osl", answers)):
+        if given is not None and len(given) > 1:
+            raise UsageError(f"a trace has lengths of its own: leave {name} or --trace out")
     trace = read_trace(path)
-    if isl is None:
-        isl = round(trace.isl.mean())
-    if osl is None:
-        osl = round(trace.osl.mean())
+    isl = _only(prompts) or round(trace.isl.mean())
+    osl = _only(answers) or round(trace.osl.mean())
     if prefix is None:
         prefix = int(min(trace.cached.mean(), isl - 1))
     return RequestLengths(isl, osl, prefix, trace=trace)
+
+
+def _only(lengths: Mapping[int, float] | None) -> int | None:
+    """Return the only length that was given; the mean of several, to go with a missing option."""
+    if lengths is None:
+        return None
+    return round(sum(n * share for n, share in lengths.items()) / sum(lengths.values()))
 
 
 def check_required(model: str, values: Mapping[str, str | int | None]) -> None:
@@ -86,7 +146,7 @@ def parse_request(
     qualities: Path | None,
 ) -> "PlanRequest":
     """Return what is asked; each argument is the option of its name."""
-    from foretune.plan import PlanRequest, Workload, describe_model, read_accuracy
+    from foretune.plan import PlanRequest, describe_model, read_accuracy
 
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
@@ -98,7 +158,7 @@ def parse_request(
         model=describe_model(model),
         systems=systems,
         gpus=gpus,
-        workload=Workload(isl=lengths.isl or 0, osl=lengths.osl or 0, prefix=lengths.prefix),
+        workload=lengths.workload,
         engine=backend,
         requirements=requirements,
         formats=weight_formats,

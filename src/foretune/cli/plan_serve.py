@@ -39,6 +39,11 @@ PREFIX = typer.Option(
     help="Input tokens that are already in the prefix cache; 0, or the mean of --trace.",
     show_default=False,
 )
+LENGTHS = typer.Option(
+    None,
+    help="CSV, JSON or Parquet of requests' lengths: isl, osl (also prompt_tokens, "
+    "ContextTokens, …), optionally count or share. In place of --isl and --osl.",
+)
 TRACE = typer.Option(
     None, help="CSV or Parquet of requests to replay: at_s, isl, osl, optionally cached."
 )
@@ -90,8 +95,11 @@ def serve(
     model: str = plan_options.MODEL,
     system: str = SYSTEM,
     gpus: int = typer.Option(None, help="Number of GPUs."),
-    isl: int = typer.Option(None, help="Input tokens per request."),
-    osl: int = typer.Option(None, help="Output tokens per request."),
+    isl: str = typer.Option(
+        None, help="Input tokens per request: 2048, or several with shares: 512:0.7,4096:0.3."
+    ),
+    osl: str = typer.Option(None, help="Output tokens per request, like --isl."),
+    lengths: Path = LENGTHS,
     prefix: int | None = PREFIX,
     goal: str = GOAL,
     rate: float | None = RATE,
@@ -149,25 +157,25 @@ def serve(
     )
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
     proving.check(requirements)
-    lengths = parse_lengths(trace, isl=isl, osl=osl, prefix=prefix)
+    asked = parse_lengths(trace, lengths, isl=isl, osl=osl, prefix=prefix)
     check_required(
         model,
         {
             "--system": system,
             "--gpus": gpus,
-            "--isl": lengths.isl,
-            "--osl": lengths.osl,
+            "--isl": asked.isl,
+            "--osl": asked.osl,
             "--top": top,
         },
     )
-    _check_together(context, lengths)
+    _check_together(context, asked)
     check_carbon(carbon)
     request = parse_request(
         model,
         system=system,
         prices=prices,
         gpus=gpus,
-        lengths=lengths,
+        lengths=asked,
         backend=backend,
         requirements=requirements,
         formats=formats,
@@ -184,8 +192,10 @@ def serve(
     corrections = _read_corrections(
         request, timers, output, table=measured, calibration_file=calibrate
     )
-    answered = answer(request, lengths, timers, corrections)
+    answered = answer(request, asked, timers, corrections)
 
+    for note in asked.notes:
+        output.say(f"note: {note}")
     show(answered, output, top=top)
     emissions = _show_emissions(answered, output, per_kwh=carbon)
 
@@ -210,10 +220,11 @@ def _check_together(context: typer.Context, lengths: RequestLengths) -> None:
     given = context.params
     if given["prove"] and given["rate"] is not None and given["loads"]:
         raise UsageError("requests arrive at --rate: leave --loads out")
-    if given["prove"] and (given["pools"] or given["speculative"] or lengths.trace is not None):
+    differ = lengths.trace is not None or lengths.mix is not None
+    if given["prove"] and (given["pools"] or given["speculative"] or differ):
         raise UsageError(
-            "--prove starts one server for requests of one length: leave --pools, --speculative "
-            "and --trace out"
+            "--prove starts one server for requests of one length: leave --pools, --speculative, "
+            "--trace and --lengths out, and give one --isl and --osl"
         )
     if given["pools"] and given["kubernetes"]:
         raise UsageError("a manifest is written for one pool: leave --pools out")
@@ -227,6 +238,7 @@ def answer(
 ) -> Answer:
     """Plan a request, and simulate the best deployment to choose its maximum of tokens per step."""
     from foretune.plan import plan
+    from foretune.plan.serve.equal_lengths import with_equal_lengths
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.simulation import choose_step_tokens, simulate
 
@@ -263,6 +275,7 @@ def answer(
         plan=found,
         best=best,
         simulated=simulated,
+        equal_lengths=with_equal_lengths(best, timers, corrections),
         commands=launch_commands(best, replicas),
         timers=timers,
     )
@@ -286,6 +299,8 @@ def show(answered: Answer, output: Output, top: int) -> None:
         output.say(str(answered.simulated))
         differences = answered.simulated.differences(plan.best.to_dict(), plan.request.rate)
         caveats = [*differences, *caveats]
+    if answered.equal_lengths is not None:
+        output.say(str(answered.equal_lengths))
     for line in caveats:
         output.say(f"note: {line}")
     for system, versions in _measured_versions(answered).items():
@@ -331,6 +346,8 @@ def to_json(answered: Answer) -> dict[str, Any]:
     results["screened"] = [rejected._asdict() for rejected in answered.timers.rejected_rows]
     if answered.simulated is not None:
         results["replayed"] = answered.simulated.to_json()
+    if answered.equal_lengths is not None:
+        results["equal_lengths"] = answered.equal_lengths.to_json()
     return results
 
 
