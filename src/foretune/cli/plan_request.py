@@ -9,14 +9,25 @@ from foretune.cli import options, plan_options
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretune.plan import Formats, PlanRequest, Requirements, Speculation, System, Workload
+    from foretune.plan import (
+        Formats,
+        ModelDescription,
+        PlanRequest,
+        Requirements,
+        Speculation,
+        System,
+        Workload,
+    )
     from foretune.plan.describe.layout import Offload
     from foretune.plan.describe.lengths import LengthMix
     from foretune.plan.engine.requests import Requests
+    from foretune.plan.serve.layer_formats import LayerFormats
 
 EXAMPLE_OPTIONS = {"--system": "h100_sxm", "--gpus": 8, "--isl": 2048, "--osl": 256}
 """Values in the example that is shown if an option is missing."""
 ALL_SYSTEMS = "all"
+AUTO = "auto"
+"""Value of ``--formats``: one for each layer."""
 OFFLOAD_KEYS = ("weights", "cache")
 """Keys of ``--offload``; a number alone is ``weights``."""
 
@@ -144,6 +155,7 @@ def parse_request(
     speculative: str,
     offload: Sequence[str],
     qualities: Path | None,
+    sensitivities: Path | None,
 ) -> "PlanRequest":
     """Return what is asked; each argument is the option of its name."""
     from foretune.plan import PlanRequest, describe_model, read_accuracy
@@ -153,9 +165,20 @@ def parse_request(
     plan_options.check_engine(backend)
 
     systems = _parse_systems(system, prices)
-    weight_formats, caches = _parse_formats(formats, systems)
+    described = describe_model(model)
+    weight_formats: tuple[Formats, ...] | None
+    layer_formats: tuple[LayerFormats, ...] = ()
+    if formats.partition("/")[0].partition(":")[0] == AUTO:
+        weight_formats, layer_formats = _formats_per_layer(
+            formats, sensitivities, described, systems, backend
+        )
+        caches: tuple[str, ...] = ()
+    else:
+        if sensitivities is not None:
+            raise UsageError("--sensitivities tell a format per layer: add --formats auto")
+        weight_formats, caches = _parse_formats(formats, systems)
     return PlanRequest(
-        model=describe_model(model),
+        model=described,
         systems=systems,
         gpus=gpus,
         workload=lengths.workload,
@@ -168,6 +191,7 @@ def parse_request(
         speculation=_parse_speculation(speculative),
         offload=_parse_offload(offload),
         accuracy=tuple(read_accuracy(qualities)) if qualities else None,
+        layer_formats=layer_formats,
     )
 
 
@@ -212,6 +236,38 @@ def _parse_formats(
         for kv in ([cache] if cache else usual_caches)
     )
     return formats, caches
+
+
+def _formats_per_layer(
+    text: str,
+    path: Path | None,
+    model: "ModelDescription",
+    systems: "Sequence[System]",
+    engine: str,
+) -> "tuple[tuple[Formats, ...], tuple[LayerFormats, ...]]":
+    """Return the formats of ``--formats auto[:FORMAT][/CACHE]``: a file's, and mixtures of them.
+
+    With a format, all lose no more than it does.
+    """
+    from foretune.plan import Formats
+    from foretune.plan.describe.formats import find_format
+    from foretune.plan.describe.sensitivities import read_sensitivities
+    from foretune.plan.serve.layer_formats import formats_per_layer
+
+    if path is None:
+        raise UsageError(
+            "--formats auto needs the losses of each layer: add --sensitivities FILE (CSV with "
+            "columns layer, module, format, loss)"
+        )
+    name_of_auto, slash, cache = text.partition("/")
+    as_good_as = name_of_auto.partition(":")[2]
+    caches = [find_format(cache, cache=True).name] if slash else _default_caches(systems)
+    uniform, mixed = formats_per_layer(
+        model, read_sensitivities(path, model.layers), systems, engine, as_good_as
+    )
+    weights = [(name, name) for name in uniform] + [(made.weights, made.moe) for made in mixed]
+    formats = tuple(Formats(name, kv=kv, moe=moe) for name, moe in weights for kv in caches)
+    return formats, tuple(mixed)
 
 
 def _default_caches(systems: "Sequence[System]") -> list[str]:

@@ -56,7 +56,8 @@ SPECULATIVE = typer.Option(
 FORMATS = typer.Option(
     "",
     help="Only these formats of weights, of the cache, or of both: fp8, /nvfp4, nvfp4/fp8, "
-    "joined by commas. Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang).",
+    "joined by commas; auto or auto:fp8: one per layer (as good as fp8), by --sensitivities. "
+    "Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang).",
     show_default=False,
 )
 OFFLOAD = typer.Option(
@@ -77,6 +78,11 @@ QUALITIES = typer.Option(
     help="CSV of measured qualities to use instead of the published ones: format (kv:fp8 "
     "for a cache), method, model, benchmark, baseline, quantized, better (higher or lower), "
     "source.",
+)
+SENSITIVITIES = typer.Option(
+    None,
+    help="CSV of what each layer loses in each format, for --formats auto: layer (from 0), module "
+    "(attention, mlp), format, loss.",
 )
 OUT = typer.Option(
     None,
@@ -116,6 +122,7 @@ def serve(
     calibrate: Path = CALIBRATE,
     prices: Path = plan_options.PRICES,
     qualities: Path = QUALITIES,
+    sensitivities: Path = SENSITIVITIES,
     ttft: float | None = plan_options.TTFT,
     tpot: float | None = plan_options.TPOT,
     limit: list[str] = plan_options.LIMIT,
@@ -186,6 +193,7 @@ def serve(
         speculative=speculative,
         offload=offload,
         qualities=qualities,
+        sensitivities=sensitivities,
     )
 
     root = options.root_options(context)
@@ -287,6 +295,7 @@ def show(answered: Answer, output: Output, top: int) -> None:
     """Print the Pareto front, its explanation, and the commands that start the best deployment."""
     from foretune.plan.cost.screening import describe_rejected
     from foretune.plan.serve.explanation import notes, sentences
+    from foretune.plan.serve.layer_format_sentences import describe_layer_formats
 
     plan = answered.plan
     if not plan.has_tables:
@@ -294,6 +303,9 @@ def show(answered: Answer, output: Output, top: int) -> None:
     show_front(output, plan, top)
     output.say("")
     for line in sentences(plan):
+        output.say(line)
+
+    for line in describe_layer_formats(plan):
         output.say(line)
 
     caveats = notes(plan)
