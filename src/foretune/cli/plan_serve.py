@@ -13,6 +13,7 @@ import typer
 
 from foretune.cli import options, plan_options, plan_prove
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
+from foretune.cli.engine_age import engine_age
 from foretune.cli.output import Output
 from foretune.cli.plan_answer import Answer
 from foretune.cli.plan_request import RequestLengths, check_required, parse_lengths, parse_request
@@ -64,6 +65,12 @@ OFFLOAD = typer.Option(
     [],
     help="Maximum GiB of weights per GPU in host memory (vllm, sglang); cache=GIB: host "
     "memory per GPU for the cache of --prefix (repeatable).",
+)
+ENGINE_VERSION = typer.Option(
+    "",
+    help="Version of your engine, like 0.18: a plan for one that is older than the measured "
+    "operators needs --calibrate.",
+    show_default=False,
 )
 MEASURED = typer.Option(
     None, help="Measured deployments that correct the formulas: a table, or 'published'."
@@ -117,6 +124,7 @@ def serve(
     formats: str = FORMATS,
     offload: list[str] = OFFLOAD,
     backend: str = plan_options.BACKEND,
+    engine_version: str = ENGINE_VERSION,
     operators: Path = plan_options.OPERATORS,
     measured: str = MEASURED,
     calibrate: Path = CALIBRATE,
@@ -199,12 +207,13 @@ def serve(
     root = options.root_options(context)
     output = Output(root.as_json)
     timers, _ = plan_options.load_timers(operators)
+    caveat = engine_age(request, timers, engine_version, is_calibrated=calibrate is not None)
     corrections = _read_corrections(
         request, timers, output, table=measured, calibration_file=calibrate
     )
     answered = answer(request, asked, timers, corrections)
 
-    for note in asked.notes:
+    for note in (*asked.notes, *caveat):
         output.say(f"note: {note}")
     show(answered, output, top=top)
     emissions = _show_emissions(answered, output, per_kwh=carbon)
