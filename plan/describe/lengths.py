@@ -48,15 +48,19 @@ class LengthMix:
         to at most `MAX_KINDS` kinds. The mean lengths stay.
         """
         # Each pair of lengths once, with all that occur of it.
-        lengths = np.column_stack([np.asarray(isl, dtype=int), np.asarray(osl, dtype=int)])
+        lengths = np.column_stack(
+            [np.asarray(isl, dtype=np.int64), np.asarray(osl, dtype=np.int64)]
+        )
         number = np.asarray(counts, dtype=float)
         occurs = number > 0
         if not occurs.any():
             raise ProblemError("no request occurs: give lengths with counts or shares above 0")
         if lengths.min() < 1 or lengths.max() >= MAX_TOKENS:
             raise ProblemError("each length must be at least 1 token, and less than 2^31")
-        pairs, pair_of_row = np.unique(lengths[occurs], axis=0, return_inverse=True)
-        occurrences = np.bincount(pair_of_row.ravel(), number[occurs])
+        joint = lengths[occurs, 0] * MAX_TOKENS + lengths[occurs, 1]
+        distinct, pair_of_row = np.unique(joint, return_inverse=True)
+        pairs = np.column_stack(np.divmod(distinct, MAX_TOKENS))
+        occurrences = np.bincount(pair_of_row, number[occurs])
         shares = occurrences / occurrences.sum()
 
         longest = int(pairs.sum(axis=1).max())

@@ -13,6 +13,9 @@ from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.deployment_steps import StepTimers
 from foretune.plan.serve.explanation import format_number
 
+FIGURES = ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu", "memory_gib")
+"""Columns of a plan that are compared."""
+
 
 @dataclass(frozen=True)
 class EqualLengths:
@@ -20,27 +23,34 @@ class EqualLengths:
 
     Attributes:
         workload: the mean lengths.
+        ttft_ms, tpot_ms, tokens_per_s_per_gpu, memory_gib: as in plans. None if requests arrive at
+            a rate: then a plan has fewer in flight than its deployment is made for.
         max_requests: requests of a replica that fit in memory.
         mixed_max_requests: the same with the lengths as they are.
     """
 
     workload: Workload
-    ttft_ms: float
-    tpot_ms: float
-    tokens_per_s_per_gpu: float
-    memory_gib: float
+    ttft_ms: float | None
+    tpot_ms: float | None
+    tokens_per_s_per_gpu: float | None
+    memory_gib: float | None
     max_requests: int
     mixed_max_requests: int
 
     def __str__(self) -> str:
         fit = f"{self.max_requests:,} requests fit instead of {self.mixed_max_requests:,}"
-        return (
+        lead = (
             f"if all requests had the mean lengths, {self.workload.isl:,} and "
-            f"{self.workload.osl:,}: {format_number(self.ttft_ms)} ms to the first token, "
-            f"{format_number(self.tpot_ms)} per further token, "
-            f"{format_number(self.tokens_per_s_per_gpu)} tokens/s per GPU, "
-            f"{format_number(self.memory_gib)} GiB; {fit}"
+            f"{self.workload.osl:,}: "
         )
+        figures = (self.ttft_ms, self.tpot_ms, self.tokens_per_s_per_gpu, self.memory_gib)
+        units = ("ms to the first token", "per further token", "tokens/s per GPU", "GiB")
+        told = [
+            f"{format_number(figure)} {unit}"
+            for figure, unit in zip(figures, units, strict=True)
+            if figure is not None
+        ]
+        return lead + "; ".join([", ".join(told), fit] if told else [fit])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -49,21 +59,24 @@ class EqualLengths:
 
 
 def with_equal_lengths(
-    deployment: Deployment, timers: StepTimers, measured: MeasuredLatencies
+    deployment: Deployment, timers: StepTimers, measured: MeasuredLatencies, rate: float | None
 ) -> EqualLengths | None:
-    """Return what a deployment promises for the mean lengths; None if its requests are equal."""
+    """Return what a deployment promises for the mean lengths; None if its requests are equal.
+
+    Latencies are those with the deployment's requests in flight, so none are given at a ``rate``.
+    """
     workload = deployment.workload
     if workload.mix is None:
         return None
     equal = replace(workload, mix=None)
     alike = replace(deployment, workload=equal)
-    row = predict([alike], timers, measured).iloc[0]
+    figures: dict[str, float | None] = dict.fromkeys(FIGURES)
+    if rate is None:
+        row = predict([alike], timers, measured).iloc[0]
+        figures = {name: float(row[name]) for name in FIGURES}
     return EqualLengths(
         workload=equal,
-        ttft_ms=float(row["ttft_ms"]),
-        tpot_ms=float(row["tpot_ms"]),
-        tokens_per_s_per_gpu=float(row["tokens_per_s_per_gpu"]),
-        memory_gib=float(row["memory_gib"]),
+        **figures,
         max_requests=alike.max_requests,
         mixed_max_requests=deployment.max_requests,
     )

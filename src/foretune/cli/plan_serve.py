@@ -294,7 +294,7 @@ def answer(
         plan=found,
         best=best,
         simulated=simulated,
-        equal_lengths=with_equal_lengths(best, timers, corrections),
+        equal_lengths=with_equal_lengths(best, timers, corrections, request.rate),
         commands=launch_commands(best, replicas),
         timers=timers,
     )

@@ -235,6 +235,13 @@ def test_lengths_of_a_file_are_planned_beside_their_means(capsys, lengths):
     assert simulated["ttft_ms"]["p99"] > simulated["ttft_ms"]["p50"]
 
 
+def test_lengths_at_a_rate_are_compared_in_memory_alone(capsys, lengths):
+    answer = run_json(capsys, *without_lengths(), "--lengths", lengths, "--rate", "1")
+    equal = answer["equal_lengths"]
+    assert equal["tpot_ms"] is None
+    assert equal["mixed_max_requests"] < equal["max_requests"]
+
+
 def test_columns_that_are_not_read_are_named(capsys, lengths):
     assert main([*without_lengths(), "--lengths", lengths]) == 0
     out = capsys.readouterr().out
