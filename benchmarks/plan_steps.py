@@ -2,12 +2,14 @@
 
 Run: ``python benchmarks/plan_steps.py LOG --device NAME``.
 
-LOG is what ``foretune plan steps`` reads. The first table has errors on held-out parts of the log:
-Foretune's predictor, a linear law of requests and tokens, and plain boosted trees of scikit-learn
-with the constants of AISimulate's trainer. ``neighbors`` is how far two steps with the same number
-of requests and tokens differ that follow each other: no predictor of these sizes gets below. The
-second table has the models that are written for simulators: how far they are off the predictor, and
-the CPU time of one prediction.
+LOG is what ``foretune plan steps`` reads; ``--first`` and ``--last`` take a part of its steps. The
+first table has errors on held-out minutes of the log: Foretune's predictor, a linear law of
+requests and tokens, and plain boosted trees of scikit-learn with the constants of AISimulate's
+trainer. ``neighbors`` is how far two steps with the same number of requests and tokens differ that
+follow each other: no predictor of these sizes gets below. Intervals hold with the width that the
+predictor learned from steps of its own minutes, and with that from held-out minutes. The second
+table has the models that are written for simulators: how far they are off the predictor, and the
+CPU time of one prediction.
 """
 
 import argparse
@@ -28,10 +30,11 @@ from foretune.plan.steps.learned_steps import (
     BOTH,
     KINDS,
     LearnedSteps,
-    held_out_steps,
     kinds_of,
     learn_steps,
+    predict_held_out,
 )
+from foretune.plan.steps.minutes import held_out_sets
 from foretune.plan.steps.work import columns_of_work, work_of
 
 SINGLE_PREDICTIONS = 200
@@ -43,10 +46,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("log", type=Path)
     parser.add_argument("--device", required=True)
+    parser.add_argument("--first", type=int, default=0, help="number of the first step")
+    parser.add_argument("--last", type=int, help="number after the last step")
     arguments = parser.parse_args()
-    runs = import_runs(arguments.log, "engine-steps", device=arguments.device).runs
+    logged = import_runs(arguments.log, "engine-steps", device=arguments.device).runs
+    runs = logged.iloc[arguments.first : arguments.last].reset_index(drop=True)
     learned = learn_steps(runs)
 
+    own_width = _coverage_of_own_width(runs)
     trees = _errors_of_trees(runs)
     neighbors = _differences_of_neighbors(runs)
     rows = [
@@ -57,12 +64,19 @@ def main() -> None:
             f"{100 * errors.law_median:.1f}",
             f"{100 * trees[kind]:.1f}",
             f"{100 * neighbors[kind]:.1f}" if kind in neighbors else "–",
+            f"{100 * own_width[kind]:.0f} %",
             f"{100 * errors.coverage:.0f} %",
         ]
         for kind, errors in learned.errors.items()
     ]
     headings = ["held-out steps", "number", "median / mean, %", "linear law, %"]
-    print(markdown([*headings, "boosted trees, %", "neighbors, %", "90 % interval holds"], rows))
+    headings += [
+        "boosted trees, %",
+        "neighbors, %",
+        "90 % interval, own width",
+        "of held-out minutes",
+    ]
+    print(markdown(headings, rows))
 
     asked = learned.runs[kinds_of(learned.runs) != BOTH].head(SINGLE_PREDICTIONS)
     print(
@@ -70,24 +84,33 @@ def main() -> None:
     )
 
 
+def _coverage_of_own_width(runs: pd.DataFrame) -> dict[str, float]:
+    """Return how often intervals of the predictor's own width hold, by kind of step."""
+    held_out = predict_held_out(runs)
+    is_inside = np.abs(held_out.error) <= held_out.half_width
+    kinds = kinds_of(runs)
+    return {kind: float(np.mean(is_inside[kinds == kind])) for kind in set(kinds)}
+
+
 def _errors_of_trees(runs: pd.DataFrame) -> dict[str, float]:
     """Return the median error of plain boosted trees, by kind of step."""
-    is_held_out = held_out_steps(runs)
     sizes = columns_of(runs, "problem")
     measured_ms = runs["time_ms"].to_numpy(dtype=float)
-    trees = HistGradientBoostingRegressor(
-        max_iter=400,
-        learning_rate=0.05,
-        max_leaf_nodes=31,
-        min_samples_leaf=5,
-        early_stopping=False,
-        random_state=0,
-    )
     X = runs[sizes].to_numpy(dtype=float)
-    trees.fit(X[~is_held_out], np.log(measured_ms[~is_held_out]))
-    predicted_ms = np.exp(trees.predict(X[is_held_out]))
-    error = np.abs(predicted_ms / measured_ms[is_held_out] - 1.0)
-    kinds = kinds_of(runs[is_held_out])
+    predicted_ms = np.empty(len(runs))
+    for is_held_out in held_out_sets(runs):
+        trees = HistGradientBoostingRegressor(
+            max_iter=400,
+            learning_rate=0.05,
+            max_leaf_nodes=31,
+            min_samples_leaf=5,
+            early_stopping=False,
+            random_state=0,
+        )
+        trees.fit(X[~is_held_out], np.log(measured_ms[~is_held_out]))
+        predicted_ms[is_held_out] = np.exp(trees.predict(X[is_held_out]))
+    error = np.abs(predicted_ms / measured_ms - 1.0)
+    kinds = kinds_of(runs)
     return {kind: float(np.median(error[kinds == kind])) for kind in KINDS if (kinds == kind).any()}
 
 

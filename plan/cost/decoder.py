@@ -1,7 +1,7 @@
 """Operators of a step: all kernels that one rank runs."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
@@ -24,6 +24,8 @@ from foretune.space import Configuration
 
 ROUTING = "power_law_1.2"
 """The distribution of tokens over experts with which measured tables imitate real routers."""
+COUNT_DIGITS = 6
+"""Digits after the point of the runs of an operator."""
 EXPERT_KINDS = {2: "plain", 3: "gated"}
 """Matrices of an expert -> their name in tables."""
 
@@ -45,7 +47,14 @@ class MoeShape:
 def mixed_operators(
     model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
 ) -> list[Operator]:
-    """Return the operators of one rank in a step: projections of all tokens, attention per part."""
+    """Return the operators of one rank in a step: projections of all tokens, attention per part.
+
+    With a mixture of formats, each format has its share of the operators' runs.
+    """
+    shares = formats.pure_parts
+    if len(shares) > 1:
+        return of_mixture(shares, lambda pure: mixed_operators(model, layout, pure, parts))
+    (_, formats), *_ = shares
     parts = [part for part in parts if part.tokens > 0]
     if not parts:
         return []
@@ -79,6 +88,27 @@ def mixed_operators(
             model, layout=layout, formats=formats, tokens=tokens, rows=rows, phase=phase
         ),
     ]
+
+
+def of_mixture(
+    shares: Sequence[tuple[float, Formats]], make: Callable[[Formats], list[Operator]]
+) -> list[Operator]:
+    """Return the operators of layers with different formats, equal ones added up.
+
+    ``shares`` are those of the layers; ``make`` returns the operators if all layers had one.
+    """
+    counts: dict[Operator, float] = {}
+    for share, formats in shares:
+        for operator in make(formats):
+            once = replace(operator, count=1.0)
+            counts[once] = counts.get(once, 0.0) + share * operator.count
+    return [_counted(operator, round(count, COUNT_DIGITS)) for operator, count in counts.items()]
+
+
+@lru_cache(CACHE_SIZE)
+def _counted(operator: Operator, count: float) -> Operator:
+    """Return an operator that runs so often."""
+    return replace(operator, count=count)
 
 
 def phase_of(parts: Sequence[Part]) -> Phase:

@@ -87,10 +87,11 @@ def rank_memory(
     the weights are in host memory. A step has at most ``step_tokens``.
     """
     requests: Any = np.ceil(concurrency / layout.dp)
-    tokens: Any = np.maximum(np.minimum(step_tokens, requests * workload.isl), requests)
+    prompt_tokens = requests * workload.longest_prompt
+    tokens: Any = np.maximum(np.minimum(step_tokens, prompt_tokens), requests)
     return RankMemory(
         weights=weight_bytes(model, layout, formats) - offloaded_bytes,
-        kv_cache=requests * request_bytes(model, layout, formats, workload.last_context),
+        kv_cache=cache_bytes(model, layout, formats, workload, requests),
         activations=activation_bytes(model, layout, tokens, requests),
         engine=engine_bytes(layout),
     )
@@ -118,7 +119,7 @@ def max_requests(
 
     # Memory grows with the requests. Their caches alone limit them, which bounds the search for
     # the first number that does not fit.
-    cache = request_bytes(model, layout, formats, workload.last_context)
+    cache = _mean_request_bytes(model, layout, formats, workload)
     too_many = int(free // cache) + 1
     most = bisect_left(range(1, too_many), True, key=lambda requests: not fit(requests))
     return layout.dp * most
@@ -250,6 +251,34 @@ def request_bytes(
     if model.draft_model:
         cache += request_bytes(model.draft_model, Layout(layout.tp), formats, tokens)
     return share * (cache + _state_bytes(model, layout))
+
+
+def cache_bytes(
+    model: ModelDescription, layout: Layout, formats: Formats, workload: Workload, requests: Any
+) -> Any:
+    """Return the cache bytes on one rank of the fullest stage, with ``requests`` in flight there.
+
+    Each counts at its full length, because engines admit requests that fit when they end. If
+    lengths differ, this is the mean over all moments, but at least the longest request's.
+    ``requests`` may be an array.
+    """
+    largest = request_bytes(model, layout, formats, workload.last_context)
+    mean = _mean_request_bytes(model, layout, formats, workload)
+    at_least = np.minimum(requests, 1.0) * largest
+    return np.maximum(requests * mean, at_least)
+
+
+@lru_cache(maxsize=4096)
+def _mean_request_bytes(
+    model: ModelDescription, layout: Layout, formats: Formats, workload: Workload
+) -> float:
+    """Return the mean cache bytes of a running request at its full length."""
+    mix = workload.mix
+    if mix is None:
+        return request_bytes(model, layout, formats, workload.last_context)
+    full_lengths = [isl + osl for isl, osl in zip(mix.isl, mix.osl, strict=True)]
+    sizes = [request_bytes(model, layout, formats, tokens) for tokens in full_lengths]
+    return float(np.dot(mix.running_shares, sizes))
 
 
 def _state_bytes(model: ModelDescription, layout: Layout) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.attention import attention_operators
-from foretune.plan.cost.decoder import mixed_operators, phase_of
+from foretune.plan.cost.decoder import mixed_operators, of_mixture, phase_of
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.power import OperatorPower
@@ -77,6 +77,9 @@ class StepTimer:
         self, model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
     ) -> list[Operator]:
         """Return the operators of one rank, with attention in one piece if measured that way."""
+        shares = formats.pure_parts
+        if len(shares) > 1:
+            return of_mixture(shares, lambda pure: self.mixed_operators(model, layout, pure, parts))
         operators = mixed_operators(model, layout, formats, parts)
         modules = attention_modules(model, layout, formats, parts)
         if not modules or not all(

@@ -8,7 +8,8 @@ written in their terms:
   many bits as a weight, ``_g32b`` a bias of 16 bits, and ``_row`` has a scale per row instead.
 - ``fp8:1.6%bf16``: fp8, but 1.6 % of the weights are in bf16.
 
-Kernels, measured tables and published quality of such a format are those of the usual one in front.
+Kernels, measured tables and published quality of such a format are those of the usual one in front;
+a mixture's times are those of its parts.
 The KV cache has separate formats.
 """
 
@@ -130,6 +131,20 @@ class Formats:
         experts = f"+{self.moe} experts" if self.moe != self.weights else ""
         return f"{self.weights}{experts}, {self.kv} cache"
 
+    @property
+    def pure_parts(self) -> list[tuple[float, "Formats"]]:
+        """Shares of the layers, each with formats that are no mixtures; itself if it has none."""
+        weights = find_format(self.weights).parts
+        moe = find_format(self.moe).parts
+        if not weights and not moe:
+            return [(1.0, self)]
+        return [
+            (share * moe_share, replace(self, weights=weight.name, moe=expert.name))
+            for share, weight in weights or ((1.0, find_format(self.weights)),)
+            for moe_share, expert in moe or ((1.0, find_format(self.moe)),)
+            if share * moe_share > 0
+        ]
+
     def mlps(self, model: ModelDescription) -> str:
         """Return the format of dense MLPs."""
         return self.weights if model.is_moe else self.moe
@@ -221,7 +236,7 @@ def _mixture(name: str, main: str, shares: Mapping[str, float]) -> Format:
     """Return ``main`` with a share of the weights in each of other formats."""
     first = _weight_format(main)
     others = [(share, _weight_format(other)) for other, share in shares.items()]
-    parts = [(1.0 - sum(shares.values()), first), *others]
+    parts = [(max(1.0 - sum(shares.values()), 0.0), first), *others]
     return replace(
         first,
         name=name,

@@ -12,6 +12,7 @@ from typing import Self
 from foretune.errors import ProblemError, UsageError
 from foretune.plan.describe.description import LinearAttention, ModelDescription
 from foretune.plan.describe.formats import Formats, draft_formats, find_format
+from foretune.plan.describe.lengths import LengthMix
 from foretune.values import counted
 
 UNEVEN_EXPERTS_ABOVE = 8
@@ -190,28 +191,41 @@ def divisors(number: int, largest: float = inf) -> list[int]:
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests of one length.
+    """Requests of one length, or of several.
 
     Raises ProblemError if a length is out of range.
 
     Attributes:
-        isl: input tokens per request, including ``prefix``.
-        osl: output tokens per request.
+        isl: input tokens per request, including ``prefix``; of several lengths, their mean.
+        osl: output tokens per request; of several lengths, their mean.
         prefix: input tokens already cached.
+        mix: the lengths, if they differ.
     """
 
     isl: int
     osl: int
     prefix: int = 0
+    mix: LengthMix | None = None
+
+    @classmethod
+    def of_mix(cls, mix: LengthMix, prefix: int = 0) -> Self:
+        """Return the workload of requests of several lengths, all with one prefix."""
+        return cls(round(mix.mean_isl), round(mix.mean_osl), prefix=prefix, mix=mix)
 
     def __post_init__(self) -> None:
         if self.isl < 1 or self.osl < 1:
             raise ProblemError(f"isl={self.isl}, osl={self.osl}: both must be at least 1 token")
-        if not 0 <= self.prefix < self.isl:
+        shortest = min(self.mix.isl) if self.mix else self.isl
+        if not 0 <= self.prefix < shortest:
             raise ProblemError(
-                f"prefix={self.prefix} must lie between 0 and {self.isl - 1}: "
+                f"prefix={self.prefix} must lie between 0 and {shortest - 1}: "
                 "at least one input token is new"
             )
+
+    def __str__(self) -> str:
+        if self.mix is not None:
+            return str(self.mix)
+        return f"prompts of {self.isl:,} tokens, answers of {self.osl:,}"
 
     @property
     def new_tokens(self) -> int:
@@ -220,13 +234,18 @@ class Workload:
 
     @property
     def last_context(self) -> int:
-        """Cached tokens when a request ends."""
-        return self.isl + self.osl
+        """Cached tokens when the longest request ends."""
+        return self.mix.longest if self.mix else self.isl + self.osl
+
+    @property
+    def longest_prompt(self) -> int:
+        """Input tokens of the longest prompt."""
+        return self.mix.longest_prompt if self.mix else self.isl
 
     @property
     def mean_context(self) -> float:
-        """Cached tokens of a request halfway through its output."""
-        return self.isl + self.osl / 2
+        """Mean cached tokens of a running request: it is halfway through its output."""
+        return self.mix.mean_context if self.mix else self.isl + self.osl / 2
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ import pandas as pd
 
 from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError
+from foretune.plan.describe.layout import Workload
+from foretune.plan.describe.lengths import MAX_TOKENS
 from foretune.support.files import translate_read_errors
 
 COLUMNS = ("at_s", "isl", "osl")
 """Columns of a trace: arrival in seconds, tokens of the prompt and of the answer."""
 CACHED = "cached"
 """Optional column: cached tokens of the prompt."""
-MAX_TOKENS = 2**31
-"""Maximum tokens of a request."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,45 @@ class Requests:
         cls, per_s: float, count: int, isl: int, osl: int, cached: int = 0, seed: int = 0
     ) -> "Requests":
         """Return equal requests with Poisson arrivals, ``per_s`` per second."""
-        gaps_ms = np.random.default_rng(seed).exponential(1e3 / per_s, count)
-        return cls.uniform(np.cumsum(gaps_ms), isl=isl, osl=osl, cached=cached)
+        arrival_ms = _poisson_arrivals_ms(per_s, count, seed)
+        return cls.uniform(arrival_ms, isl=isl, osl=osl, cached=cached)
+
+    @classmethod
+    def in_flight_of(
+        cls, workload: Workload, count: int, in_flight: int, seed: int = 0
+    ) -> "Requests":
+        """Return a workload's requests, of which ``in_flight`` are served at a time."""
+        arrival_ms = np.zeros(count)
+        return cls._of_workload(workload, arrival_ms, in_flight=in_flight, seed=seed)
+
+    @classmethod
+    def arriving_of(cls, workload: Workload, count: int, per_s: float, seed: int = 0) -> "Requests":
+        """Return a workload's requests with Poisson arrivals, ``per_s`` per second."""
+        arrival_ms = _poisson_arrivals_ms(per_s, count, seed)
+        return cls._of_workload(workload, arrival_ms, in_flight=0, seed=seed)
+
+    @classmethod
+    def _of_workload(
+        cls, workload: Workload, arrival_ms: np.ndarray, in_flight: int, seed: int
+    ) -> "Requests":
+        """Return requests of a workload, whose lengths are drawn if they differ."""
+        if workload.mix is None:
+            return cls.uniform(
+                arrival_ms,
+                isl=workload.isl,
+                osl=workload.osl,
+                cached=workload.prefix,
+                in_flight=in_flight,
+            )
+        count = len(arrival_ms)
+        isl, osl = workload.mix.draw(count, seed)
+        return cls(
+            arrival_ms=arrival_ms,
+            isl=isl,
+            osl=osl,
+            cached=np.full(count, workload.prefix),
+            in_flight=in_flight,
+        )
 
     def shard(self, part: int, parts: int) -> "Requests":
         """Return every ``parts``-th request from ``part`` on: the share of one server."""
@@ -74,6 +111,13 @@ class Requests:
             cached=self.cached[share],
             in_flight=-(-self.in_flight // parts),  # rounded up
         )
+
+
+def _poisson_arrivals_ms(per_s: float, count: int, seed: int) -> np.ndarray:
+    """Return when ``count`` requests arrive at random, in milliseconds."""
+    gaps_ms = np.random.default_rng(seed).exponential(1e3 / per_s, count)
+    arrivals_ms: np.ndarray = np.cumsum(gaps_ms)
+    return arrivals_ms
 
 
 def read_trace(path: str | os.PathLike[str]) -> Requests:

@@ -16,8 +16,9 @@ from foretune.plan.describe.accuracy import recovery
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, Workload, divisors
+from foretune.plan.describe.lengths import MAX_TOKENS
 from foretune.plan.describe.system import System
-from foretune.plan.engine.requests import MAX_TOKENS, read_numbers
+from foretune.plan.engine.requests import read_numbers
 from foretune.plan.serve.arrivals import LoadCurve
 from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
 from foretune.plan.serve.deployments.deployment import Deployment

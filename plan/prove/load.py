@@ -59,22 +59,11 @@ class Load:
     def requests(self, seed: int) -> Requests:
         """Return the requests of a run, as the simulator and the load generator take them.
 
-        In an open loop, requests arrive at random moments that depend on ``seed`` alone.
+        In an open loop, requests arrive at random moments that depend on ``seed`` alone. So do
+        lengths that differ.
         """
-        workload = self.workload
         if self.rate:
-            return Requests.poisson(
-                self.rate,
-                count=self.count,
-                isl=workload.isl,
-                osl=workload.osl,
-                cached=workload.prefix,
-                seed=seed,
-            )
-        return Requests.uniform(
-            np.zeros(self.count),
-            isl=workload.isl,
-            osl=workload.osl,
-            cached=workload.prefix,
-            in_flight=self.concurrency,
+            return Requests.arriving_of(self.workload, self.count, per_s=self.rate, seed=seed)
+        return Requests.in_flight_of(
+            self.workload, self.count, in_flight=self.concurrency, seed=seed
         )

@@ -16,6 +16,7 @@ from foretune.plan.prove.command import CommandMaker, UserCommand
 from foretune.plan.prove.engine_metrics import EngineMetrics
 from foretune.plan.prove.figures import LoadFigures, RunFigures, summarize_run
 from foretune.plan.prove.load import Load
+from foretune.plan.prove.load_tools import LoadTool
 from foretune.plan.prove.prediction import Promise
 from foretune.plan.prove.server import (
     ServerProcess,
@@ -62,6 +63,7 @@ class TrialRunner:
         vocab: words of the model's vocabulary.
         folder: gets the logs.
         url: of a server that is running already; it is not started or stopped.
+        tool: load generator of others; None for the own one, which also warms up.
     """
 
     maker: CommandMaker
@@ -70,6 +72,7 @@ class TrialRunner:
     folder: Path
     limits: TrialLimits = field(default_factory=TrialLimits)
     url: str = ""
+    tool: LoadTool | None = None
     progress: Progress = SILENT
     _started: int = field(default=0, init=False)
 
@@ -148,9 +151,9 @@ class TrialRunner:
             errors: Counter[str] = Counter()
             with EngineMetrics(url) as metrics:
                 for repeat in range(self.limits.repeats):
-                    served = state.serve(url, load, prompts, repeat, self.limits.run_s)
-                    errors.update(request.error for request in served if request.error)
-                    runs.append(summarize_run(served))
+                    run, run_errors = self._run_load(url, load, prompts, repeat, state)
+                    runs.append(run)
+                    errors.update(run_errors)
             state.proofs[load] = LoadFigures(
                 load=load,
                 runs=tuple(runs),
@@ -159,6 +162,26 @@ class TrialRunner:
             )
         if state.server is not None:
             state.memory_gib = state.server.memory_gib()
+
+    def _run_load(
+        self, url: str, load: Load, prompts: Prompts, repeat: int, state: "_Progress"
+    ) -> tuple[RunFigures, Counter[str]]:
+        """Run a load once; return its figures, and the errors of its requests."""
+        limit_s = self.limits.run_s
+        if self.tool is None:
+            served = state.serve(url, load, prompts, repeat, limit_s)
+            errors = Counter(request.error for request in served if request.error)
+            return summarize_run(served), errors
+
+        folder = self.folder / f"{self.tool.name}-{self._started:02d}"
+        try:
+            run = self.tool.run(url, load, prompts, seed=repeat, limit_s=limit_s, folder=folder)
+        except MeasurementError:
+            if state.server is not None:
+                state.server.check_serving()  # a dead server tells its reason in its log
+            raise
+        told = {f"failed, as {self.tool.name} says": run.failed} if run.failed else {}
+        return run.figures, Counter(told)
 
 
 @dataclass

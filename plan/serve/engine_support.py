@@ -7,6 +7,7 @@ from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
     base_format,
+    checkpoint_formats,
     support_key,
     supported,
 )
@@ -27,6 +28,7 @@ def unsupported(deployment: Deployment, engine: str) -> str:
         unsupported_layout(deployment.layout, engine),
         unsupported_draft_model(deployment, engine),
         unsupported_formats(deployment, engine),
+        unsupported_mixture(deployment, engine),
         unsupported_offload(deployment.offload, engine),
         unsupported_layout(deployment.prefill_layout, engine),
     )
@@ -77,6 +79,30 @@ def unsupported_formats(deployment: Deployment, engine: str) -> str:
                 f"{deployment.system.name}: use other --formats"
             )
     return ""
+
+
+def unsupported_mixture(deployment: Deployment, engine: str) -> str:
+    """Return why an engine cannot run a new checkpoint whose layers have several narrow formats.
+
+    Empty if it can, also for published checkpoints, and for layers that are left in 16 bits.
+    """
+    formats = deployment.formats
+    published = checkpoint_formats(deployment.model)
+    if (formats.weights, formats.moe) == (published.weights, published.moe):
+        return ""
+    parts = [pure for _, pure in formats.pure_parts]
+    if len(parts) < 2:
+        return ""
+    names = {base_format(name) for pure in parts for name in (pure.weights, pure.moe)}
+    lacking = sorted(names - set(ENGINES[engine]["mixed_formats"]))
+    if len(names - {"bf16"}) < 2 or not lacking:
+        return ""
+    able = [name for name, facts in ENGINES.items() if names <= set(facts["mixed_formats"])]
+    advice = f"use --backend {' or '.join(able)}" if able else "use other --formats"
+    return (
+        f"{ENGINES[engine]['name']} documents no checkpoint whose layers are in "
+        f"{' and '.join(sorted(names))}: {advice}"
+    )
 
 
 def unsupported_offload(offload: Offload, engine: str) -> str:

@@ -3,6 +3,7 @@
 `commands` has the commands of each engine, `engine_support` what an engine cannot run.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ def checkpoint(deployment: Deployment, engine: str) -> Checkpoint:
 
     # Others must be quantized before, or found.
     kinds = list(dict.fromkeys((formats.weights, formats.moe)))
-    name = "_".join([CHECKPOINT_PLACEHOLDER, *kinds]).upper()
+    name = re.sub(r"\W+", "_", "_".join([CHECKPOINT_PLACEHOLDER, *kinds])).upper()
     description = f"{formats.weights} with experts in {formats.moe}" if len(kinds) > 1 else kinds[0]
     tool = "GPTQModel" if "int3_wo" in kinds else "llm-compressor or NVIDIA Model Optimizer"
     return Checkpoint(name, note=f"{name}: {model.name}, quantized to {description} with {tool}")

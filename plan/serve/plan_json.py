@@ -8,6 +8,7 @@ import pandas as pd
 
 from foretune.plan.serve.deployments.correction_cache import package_versions
 from foretune.plan.serve.explanation import describe_candidate, notes, sentences
+from foretune.plan.serve.layer_formats import find_layer_formats
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.requirements import UPPER_LIMITS
 
@@ -24,6 +25,10 @@ def plan_to_json(plan: Plan, commands: Mapping[str, str] | None = None) -> dict[
         "sentences": sentences(plan),
         "notes": notes(plan),
     }
+    best = plan.deployment(plan.best)
+    mixed = find_layer_formats(plan.request.layer_formats, best.formats)
+    if mixed is not None:
+        answer["layer_formats"] = mixed.to_json()
     if commands:
         answer["commands"] = dict(commands)
     return answer
@@ -40,6 +45,7 @@ def question_to_json(plan: Plan) -> dict[str, Any]:
         "isl": request.workload.isl,
         "osl": request.workload.osl,
         "prefix": request.workload.prefix,
+        "lengths": str(request.workload.mix or "") or None,
         "backend": request.engine,
         "rate": request.rate,
         "pools": request.pools,

@@ -127,7 +127,7 @@ def _links(request: PlanRequest, commands: Mapping[str, str] | None) -> dict[str
 def _lead(request: PlanRequest) -> str:
     """Return the load and the limits in one sentence."""
     load = request.workload
-    lead = f"For prompts of {load.isl:,} tokens and answers of {load.osl:,}"
+    lead = f"For {load}"
     if request.rate is not None:
         lead += f", {request.rate:g} requests per second"
 
@@ -190,7 +190,7 @@ def _asked(plan: Plan) -> list[tuple[str, str]]:
         ("Model", _describe_model(request)),
         ("GPUs", " or ".join(f"{request.gpus} × {system.name}" for system in request.systems)),
         ("Engine", ENGINES[request.engine]["name"]),
-        ("Requests", f"prompts of {load.isl:,} tokens{cached}, answers of {load.osl:,}"),
+        ("Requests", f"{load}{cached}"),
         ("Load", rate),
         ("Limits", "; ".join(limits(plan.requirements)) or "none"),
         ("Goal", plan.requirements.goal),

@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 from foretune.errors import UsageError
 from foretune.plan.describe.accuracy import AccuracyResult
@@ -14,6 +15,9 @@ from foretune.plan.describe.layout import Offload, Speculation, Workload
 from foretune.plan.describe.system import System
 from foretune.plan.serve.engine_support import unsupported_offload
 from foretune.plan.serve.requirements import Requirements
+
+if TYPE_CHECKING:
+    from foretune.plan.serve.layer_formats import LayerFormats
 
 MAX_LISTED_SYSTEMS = 3
 """The title of a request with more systems than this counts them."""
@@ -41,6 +45,7 @@ class PlanRequest:
         speculation: how tokens are drafted; None drafts none.
         offload: upper limits on weights and prefixes in host memory.
         accuracy: measured quality of formats; None takes the published values.
+        layer_formats: assignments of formats to layers, whose mixtures are among ``formats``.
 
     Raises:
         UsageError: two options cannot be combined, the engine cannot offload, or the model has no
@@ -60,6 +65,7 @@ class PlanRequest:
     speculation: Speculation | None = None
     offload: Offload = Offload()  # noqa: RUF009  # immutable
     accuracy: tuple[AccuracyResult, ...] | None = None
+    layer_formats: "tuple[LayerFormats, ...]" = ()
 
     def __post_init__(self) -> None:
         if self.pools:

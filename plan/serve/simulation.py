@@ -329,20 +329,16 @@ def _groups(deployment: Deployment) -> int:
 
 def _steady_requests(deployment: Deployment) -> Requests:
     """Return requests that keep the deployment's number of requests in flight."""
-    load = deployment.workload
     in_flight = max(round(deployment.batch), 1)
     max_requests = max(MAX_REQUESTS, FILLS_PER_RUN * in_flight)
     count = int(np.clip(REQUESTS_PER_SLOT * in_flight, MIN_REQUESTS, max_requests))
-    return Requests.uniform(
-        np.zeros(count), isl=load.isl, osl=load.osl, cached=load.prefix, in_flight=in_flight
-    )
+    return Requests.in_flight_of(deployment.workload, count, in_flight=in_flight)
 
 
 def _random_requests(deployment: Deployment, per_s: float) -> Requests:
     """Return requests that arrive at random, ``per_s`` per second."""
-    load = deployment.workload
     count = int(np.clip(REQUESTS_PER_SLOT * deployment.batch, MIN_REQUESTS, MAX_REQUESTS))
-    return Requests.poisson(per_s, count=count, isl=load.isl, osl=load.osl, cached=load.prefix)
+    return Requests.arriving_of(deployment.workload, count, per_s=per_s)
 
 
 def _steady_tpot_ms(server: _GroupSimulator, deployment: Deployment) -> float:

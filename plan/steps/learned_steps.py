@@ -16,11 +16,14 @@ from foretune.datasets.runs import ordered_columns
 from foretune.datasets.schema import SAMPLES, columns_of
 from foretune.errors import UsageError
 from foretune.models.predictor import Predictor
+from foretune.plan.steps.minutes import (
+    MIN_HALF_WIDTH,
+    HeldOutSteps,
+    held_out_sets,
+    minutes_of,
+    with_width_factor,
+)
 
-BLOCKS = 10
-"""Consecutive parts of a log; neighbors in time are alike, so whole parts are held out."""
-HELD_OUT_BLOCKS = (2, 5, 8)
-"""Parts that are held out: three tenths of the steps, from all of the log."""
 MIN_STEPS = 200
 """Fewer steps are not enough to learn from one part and judge on another."""
 MAX_ROWS = 6000
@@ -41,7 +44,7 @@ class StepErrors:
         steps: number of held-out steps.
         median, mean, p95: of |predicted / measured - 1|.
         law_median: the same median of a linear law of tokens and requests.
-        coverage: share of the steps within the 90 % interval.
+        coverage: share of the steps within the 90 % interval, whose width comes from other minutes.
     """
 
     steps: int
@@ -88,17 +91,32 @@ def learn_steps(runs: pd.DataFrame, seed: int = 0) -> LearnedSteps:
     if len(runs) < MIN_STEPS:
         raise UsageError(f"{len(runs)} steps are too few to learn from: log at least {MIN_STEPS}")
 
-    # Judge on parts of the log that the judged predictor did not see.
-    is_held_out = held_out_steps(runs)
-    judged = _fit(runs[~is_held_out], seed=seed)
-    errors = _errors(judged, known=runs[~is_held_out], held_out=runs[is_held_out])
-    return LearnedSteps(_fit(runs, seed=seed), runs.reset_index(drop=True), errors)
+    # Judge on minutes of the log that the judged predictors did not see.
+    runs = runs.reset_index(drop=True)
+    held_out = predict_held_out(runs, seed=seed)
+    errors = _errors(runs, held_out)
+
+    # The predictor learns all steps; its intervals must hold in a minute that it has not seen.
+    predictor = with_width_factor(_fit(runs, seed=seed), held_out.width_factor)
+    return LearnedSteps(predictor, runs, errors)
 
 
-def held_out_steps(runs: pd.DataFrame) -> np.ndarray:
-    """Return which steps are held out to judge a predictor."""
-    block = np.arange(len(runs)) * BLOCKS // len(runs)
-    return np.isin(block, HELD_OUT_BLOCKS)
+def predict_held_out(runs: pd.DataFrame, seed: int = 0) -> HeldOutSteps:
+    """Return predictions of all steps, each by a predictor that has not seen its minute."""
+    measured_ms = runs["time_ms"].to_numpy(dtype=float)
+    predicted_ms = np.empty(len(runs))
+    high_ms = np.empty(len(runs))
+    for is_held_out in held_out_sets(runs):
+        predictor = _fit(runs[~is_held_out], seed=seed)
+        predicted = predictor.predict(runs[is_held_out])
+        predicted_ms[is_held_out] = predicted["time_ms"]
+        high_ms[is_held_out] = predicted["time_ms_high"]
+    return HeldOutSteps(
+        block=minutes_of(runs),
+        predicted_ms=predicted_ms,
+        half_width=np.maximum(np.log(high_ms / predicted_ms), MIN_HALF_WIDTH),
+        error=np.log(measured_ms / predicted_ms),
+    )
 
 
 def kinds_of(runs: pd.DataFrame) -> np.ndarray:
@@ -128,19 +146,14 @@ def _distinct_steps(runs: pd.DataFrame) -> pd.DataFrame:
     return ordered
 
 
-def _errors(
-    predictor: Predictor, known: pd.DataFrame, held_out: pd.DataFrame
-) -> dict[str, StepErrors]:
+def _errors(runs: pd.DataFrame, held_out: HeldOutSteps) -> dict[str, StepErrors]:
     """Return the errors on held-out steps, of each kind that there is."""
-    predicted = predictor.predict(held_out)
-    measured_ms = held_out["time_ms"].to_numpy(dtype=float)
-    error = np.abs(predicted["time_ms"].to_numpy() / measured_ms - 1.0)
-    law_error = np.abs(_law_ms(known, held_out) / measured_ms - 1.0)
-    low_ms = predicted["time_ms_low"].to_numpy()
-    high_ms = predicted["time_ms_high"].to_numpy()
-    is_inside = (low_ms <= measured_ms) & (measured_ms <= high_ms)
+    measured_ms = runs["time_ms"].to_numpy(dtype=float)
+    error = np.abs(held_out.predicted_ms / measured_ms - 1.0)
+    law_error = np.abs(_held_out_law_ms(runs) / measured_ms - 1.0)
+    is_inside = held_out.is_inside()
 
-    kinds = kinds_of(held_out)
+    kinds = kinds_of(runs)
     errors = {}
     for kind in KINDS:
         of_kind = kinds == kind
@@ -155,6 +168,14 @@ def _errors(
             coverage=float(np.mean(is_inside[of_kind])),
         )
     return errors
+
+
+def _held_out_law_ms(runs: pd.DataFrame) -> np.ndarray:
+    """Return the simplest law's times of all steps, each fitted to other minutes."""
+    law_ms = np.empty(len(runs))
+    for is_held_out in held_out_sets(runs):
+        law_ms[is_held_out] = _law_ms(known=runs[~is_held_out], asked=runs[is_held_out])
+    return law_ms
 
 
 def _law_ms(known: pd.DataFrame, asked: pd.DataFrame) -> np.ndarray:

