@@ -2,10 +2,11 @@
 
     python benchmarks/lists_that_fit.py [--targets sm_80 sm_90] [--json]
 
-Lists of a product of tiles and of a softmax are foretold from unoptimized code, then compiled for
-each architecture, without a GPU. A failure is a configuration that does not compile, or whose block
-exceeds the shared memory, threads or registers of the architecture. The list of the product has the
-tiles that authors use. The rules were found on the same product with six other tiles in fp16.
+Lists of a product of tiles, of an attention and of a softmax are foretold from unoptimized code,
+then compiled for each architecture, without a GPU. A failure is a configuration that does not
+compile, or whose block exceeds the shared memory, threads or registers of the architecture. The
+list of the product has the tiles that authors use. The rules were found on the same product with
+six other tiles in fp16, and on the attention with 64 per head.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from foretune.collect.compiled.foretelling import foretell
 from foretune.collect.compiled.gpu_targets import TARGETS, get_target
 
 KERNELS = Path(__file__).parent / "recorded_kernels.py"
+ATTENTION = Path(__file__).parents[1] / "examples" / "kernels" / "triton_attention.py"
 SIZES = (
     "M=i32",
     "N=i32",
@@ -47,23 +49,55 @@ TILES = (
     (256, 256, 64, 3, 8),
 )
 """Rows, columns, depth, stages and warps."""
-CASES: dict[str, tuple[str, tuple[str, ...], list[dict[str, int]]]] = {
-    f"product, {dtype}": (
-        f"{KERNELS}:tiled_product",
-        (f"A={dtype}*", f"B={dtype}*", f"C={dtype}*", *SIZES),
-        [
-            {"TALL": m, "WIDE": n, "DEEP": k, "num_stages": stages, "num_warps": warps}
-            for m, n, k, stages, warps in TILES
-        ],
-    )
-    for dtype in ("fp16", "fp32")
-} | {
-    "softmax, fp16": (
-        f"{KERNELS}:softmax_rows",
-        ("OUT=fp16*", "IN=fp16*", "rows=i32", "columns=i32", "stride=i32"),
-        [{"WIDTH": 4096, "num_warps": warps} for warps in (4, 16, 32)],
-    )
-}
+STRIDES = tuple(f"stride_{tensor}{axis}=i32" for tensor in "qkvo" for axis in "bhs")
+QUERIES = (
+    (32, 32, 3, 2),
+    (64, 32, 4, 4),
+    (64, 64, 2, 4),
+    (64, 128, 3, 4),
+    (128, 64, 2, 8),
+    (128, 64, 4, 8),
+    (128, 128, 3, 8),
+    (256, 64, 2, 8),
+)
+"""Of attention: queries, keys, stages and warps."""
+CASES: dict[str, tuple[str, tuple[str, ...], list[dict[str, int]]]] = (
+    {
+        f"product, {dtype}": (
+            f"{KERNELS}:tiled_product",
+            (f"A={dtype}*", f"B={dtype}*", f"C={dtype}*", *SIZES),
+            [
+                {"TALL": m, "WIDE": n, "DEEP": k, "num_stages": stages, "num_warps": warps}
+                for m, n, k, stages, warps in TILES
+            ],
+        )
+        for dtype in ("fp16", "fp32")
+    }
+    | {
+        f"attention, {dim} per head": (
+            f"{ATTENTION}:_attention",
+            (
+                *("q=fp16*", "k=fp16*", "v=fp16*", "o=fp16*", "scale=0.125"),
+                *("heads=i32", "group=4", "length=i32", *STRIDES),
+            ),
+            [
+                {
+                    **{"D": dim, "BLOCK_M": queries, "BLOCK_N": keys, "CAUSAL": True},
+                    **{"num_stages": stages, "num_warps": warps},
+                }
+                for queries, keys, stages, warps in QUERIES
+            ],
+        )
+        for dim in (64, 128)
+    }
+    | {
+        "softmax, fp16": (
+            f"{KERNELS}:softmax_rows",
+            ("OUT=fp16*", "IN=fp16*", "rows=i32", "columns=i32", "stride=i32"),
+            [{"WIDTH": 4096, "num_warps": warps} for warps in (4, 16, 32)],
+        )
+    }
+)
 """By name: a kernel, its arguments and its list."""
 
 

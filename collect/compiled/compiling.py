@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton import knobs
-from triton._C.libtriton import ir
+from triton._C.libtriton import ir, passes
 from triton.compiler import ASTSource, CompiledKernel, make_backend
 from triton.compiler import compile as triton_compile
 from triton.runtime import jit as triton_jit
@@ -71,8 +71,11 @@ def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
     )
 
 
-def first_code(specialized: SpecializedKernel) -> str:
-    """Return the unoptimized code (TTIR) in Triton's textual form; this takes some 20 ms."""
+def first_code(specialized: SpecializedKernel, *, inline: bool = False) -> str:
+    """Return the unoptimized code (TTIR) in Triton's textual form; this takes some 20 ms.
+
+    With ``inline``, the code of called functions stands where they are called.
+    """
     backend = make_backend(specialized.target.triton_target)
     context = ir.context()
     ir.load_dialects(context)
@@ -84,6 +87,10 @@ def first_code(specialized: SpecializedKernel) -> str:
         backend.get_module_map(),
         context,
     )
+    if inline:
+        manager = ir.pass_manager(context)
+        passes.common.add_inliner(manager)
+        manager.run(module, "inline")
     return str(module)
 
 

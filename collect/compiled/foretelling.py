@@ -2,13 +2,15 @@
 
 A block fails on an architecture if it has too many threads, uses a type that the architecture
 lacks, or needs more shared memory than there is. Triton's unoptimized code (TTIR) shows the tiles
-that a step of a loop loads; how many steps are kept at a time depends on the architecture:
+that a step of a loop loads, and those that its products read in every step. Loops that follow each
+other reuse the memory. How many steps are kept at a time depends on the architecture:
 
 - Since sm_80, and on AMD, ``num_stages - 1`` steps are prefetched, and at least one is kept.
 - Asynchronous matrix units (sm_90, sm_100) also read the current step from shared memory, if the
   block is tall enough; gfx950 copies directly to shared memory, with padding.
-- Triton 3.9 multiplies without matrix units on sm_75: a step holds one operand at a time, in fp32.
-- At the end, sums pass through shared memory to get into the layout of the result.
+- Triton 3.9 multiplies without matrix units on sm_75, in fp32: operands of 16 bits are converted
+  one after the other, beside those of all steps; those of 32 bits are held together.
+- At the end, sums pass through shared memory to get into the layout of a result of 16 bits.
 
 This was found by compiling (Triton 3.9), and ``benchmarks/lists_that_fit.py`` checks it. Compiling
 takes 10 to 100 times as long.
@@ -16,8 +18,8 @@ takes 10 to 100 times as long.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from foretune.collect.compiled.gpu_targets import Target
@@ -38,13 +40,33 @@ PADDING = 1.04
 WITHOUT_MATRIX_UNITS = ("sm_75",)
 WITH_RESULT_IN_SHARED = ("sm_75", "sm_80", "sm_86", "sm_89")
 """Architectures on which all sums pass through shared memory at once."""
-FP32_BYTES = 4
+WIDE_BITS = 32
+"""Bits of elements that need no conversion on the way through shared memory."""
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)+)(!tt\.ptr<\w+>|\w+)")
 _MATRIX = r"tensor<([\dx]+)x\w+>"
 _DOT = re.compile(rf"tt\.dot(?:_scaled)? .*?: *{_MATRIX} \* {_MATRIX} -> {_MATRIX}")
+_PLAIN_DOT = re.compile(
+    r"tt\.dot (%[\w#]+), (%[\w#]+), .*?: *(tensor<[^>]+>) \* (tensor<[^>]+>) ->"
+)
+_NAME = re.compile(r"%\w+")
 _LOADS = ("tt.load", "tt.descriptor_load")
 _STORES = ("tt.store", "tt.descriptor_store")
+
+
+@dataclass(frozen=True)
+class LoopCode:
+    """The matrices of a loop.
+
+    Attributes:
+        step_bytes: bytes that a step loads, without loops inside.
+        held_bytes: bytes of operands of products that were made before, and are read in each step.
+        operand_bytes: bytes of the largest other operand.
+    """
+
+    step_bytes: int
+    held_bytes: int
+    operand_bytes: int
 
 
 @dataclass(frozen=True)
@@ -52,42 +74,30 @@ class BlockCode:
     """What a block's unoptimized code shows of its memory.
 
     Attributes:
-        step_bytes: bytes of the matrices that a step of a loop loads.
+        loops: the loops that load matrices.
         rows: rows of the smallest product; 0 without one.
-        operand_elements: elements of the largest operand of a product.
-        result_bytes: bytes of the largest matrix that is stored.
+        operand_bits: bits of the widest elements of operands.
+        result_bytes: bytes of the largest matrix of less than 32 bits that is stored.
     """
 
-    step_bytes: int
+    loops: tuple[LoopCode, ...]
     rows: int
-    operand_elements: int
+    operand_bits: int
     result_bytes: int
 
     @classmethod
     def parse(cls, code: str) -> "BlockCode":
-        """Read Triton's unoptimized code in its textual form."""
-        step_bytes = 0
-        result_bytes = 0
-        # A loop's region ends where its indentation does.
-        loop_indents: list[int] = []
-        for line in code.splitlines():
-            indent = len(line) - len(line.lstrip())
-            if loop_indents and indent <= loop_indents[-1] and line.strip().startswith("}"):
-                loop_indents.pop()
-            if "scf.for" in line:
-                loop_indents.append(indent)
-            if loop_indents and any(load in line for load in _LOADS):
-                step_bytes += _matrix_bytes(line)
-            if any(store in line for store in _STORES):
-                result_bytes = max(result_bytes, _matrix_bytes(line))
-
+        """Read Triton's unoptimized code in its textual form, with called functions inlined."""
+        lines = code.splitlines()
+        stored = [line for line in lines if any(store in line for store in _STORES)]
+        narrow = [line for line in stored if _matrix_bits(line) < WIDE_BITS]
+        multiplied = [line.partition("->")[0] for line in lines if "tt.dot" in line]
         products = [tuple(map(_sizes, found)) for found in _DOT.findall(code)]
-        operands = [math.prod(sizes) for left, right, _ in products for sizes in (left, right)]
         return cls(
-            step_bytes=step_bytes if products else 0,
+            loops=tuple(_loops(code)) if products else (),
             rows=min((result[-2] for _, _, result in products), default=0),
-            operand_elements=max(operands, default=0),
-            result_bytes=result_bytes if products else 0,
+            operand_bits=max(map(_matrix_bits, multiplied), default=0),
+            result_bytes=max(map(_matrix_bytes, narrow), default=0) if products else 0,
         )
 
     def shared_bytes(self, config: Mapping[str, Any], target: Target) -> float:
@@ -95,22 +105,31 @@ class BlockCode:
         if not self.rows:
             return 0.0
         if target.name in WITHOUT_MATRIX_UNITS:
-            return max(FP32_BYTES * self.operand_elements, self.result_bytes)
+            if self.operand_bits >= WIDE_BITS:
+                return max((loop.step_bytes for loop in self.loops), default=0)
+            widening = WIDE_BITS // max(self.operand_bits, 1)
+            operands = max((loop.held_bytes + loop.operand_bytes for loop in self.loops), default=0)
+            return max(widening * operands, self.result_bytes)
 
+        needed = max((self._loop_bytes(loop, config, target) for loop in self.loops), default=0.0)
+        if target.name in WITH_RESULT_IN_SHARED:
+            needed = max(needed, self.result_bytes)
+        return needed
+
+    def _loop_bytes(self, loop: LoopCode, config: Mapping[str, Any], target: Target) -> float:
+        """Return the shared memory that the steps of a loop need on a target."""
         stages = config.get("num_stages", DEFAULT_STAGES[target.backend])
         steps = max(stages - 1, 1)
         warps = config.get("num_warps", DEFAULT_WARPS)
         is_tall = self.rows >= MIN_ASYNCHRONOUS_ROWS and warps >= MIN_ASYNCHRONOUS_WARPS
         if target.name in ASYNCHRONOUS and is_tall:
             steps = max(stages, 1)
-        needed = float(steps * self.step_bytes)
+        needed = float(steps * loop.step_bytes)
         if target.backend == "hip" and stages <= 1:
-            needed = self.step_bytes / 2.0  # operands pass one after the other
+            needed = loop.step_bytes / 2.0  # operands pass one after the other
         if target.name in BUFFERED_COPIES and stages > 1:
-            needed = PADDING * stages * self.step_bytes
-        if target.name in WITH_RESULT_IN_SHARED:
-            needed = max(needed, self.result_bytes)
-        return needed
+            needed = PADDING * stages * loop.step_bytes
+        return needed + loop.held_bytes
 
 
 def foretell(
@@ -169,7 +188,9 @@ class _Codes:
 
         try:
             return BlockCode.parse(
-                first_code(specialize(self._kernel, [], self._arguments, config, target))
+                first_code(
+                    specialize(self._kernel, [], self._arguments, config, target), inline=True
+                )
             )
         except UsageError:
             raise
@@ -178,14 +199,74 @@ class _Codes:
             return f"{type(e).__name__}: {lines[-1] if lines else 'no reason given'}"
 
 
+@dataclass
+class _OpenLoop:
+    """A loop that is being read: its indentation, the names that it sets, and what it has."""
+
+    indent: int
+    names: set[str]
+    step_bytes: int = 0
+    held: dict[str, int] = field(default_factory=dict)
+    operand_bytes: int = 0
+
+
+def _loops(code: str) -> Iterator[LoopCode]:
+    """Yield the loops that load matrices."""
+    open_loops: list[_OpenLoop] = []
+    for line in code.splitlines():
+        text = line.strip()
+        indent = len(line) - len(line.lstrip())
+
+        # A loop's region ends where its indentation does.
+        if open_loops and indent <= open_loops[-1].indent and text.startswith("}"):
+            loop = open_loops.pop()
+            if loop.step_bytes:
+                yield LoopCode(loop.step_bytes, sum(loop.held.values()), loop.operand_bytes)
+        if "scf.for" in line:
+            open_loops.append(_OpenLoop(indent, set(_NAME.findall(line))))
+        if not open_loops:
+            continue
+
+        loop = open_loops[-1]
+        if any(load in line for load in _LOADS):
+            loop.step_bytes += _matrix_bytes(line)
+        for operand, operand_bytes in _operands(line):
+            if operand in loop.names:
+                loop.operand_bytes = max(loop.operand_bytes, operand_bytes)
+            else:
+                loop.held[operand] = operand_bytes
+        loop.names.update(_NAME.findall(line.partition(" = ")[0]))
+
+
+def _operands(line: str) -> list[tuple[str, int]]:
+    """Return the names of the two operands of a plain product, and their bytes."""
+    found = _PLAIN_DOT.search(line)
+    if found is None:
+        return []
+    left, right, left_tensor, right_tensor = found.groups()
+    return [
+        (left.partition("#")[0], _matrix_bytes(left_tensor)),
+        (right.partition("#")[0], _matrix_bytes(right_tensor)),
+    ]
+
+
 def _matrix_bytes(line: str) -> int:
     """Return the bytes of the largest matrix of pointers or numbers in a line of code."""
-    largest = 0
-    for shape, element in _TENSOR.findall(line):
-        sizes = _sizes(shape.rstrip("x"))
-        if len(sizes) > 1:
-            largest = max(largest, math.prod(sizes) * _bits(element) // 8)
-    return largest
+    matrices = _matrices(line)
+    return max((math.prod(sizes) * bits // 8 for sizes, bits in matrices), default=0)
+
+
+def _matrix_bits(line: str) -> int:
+    """Return the bits of the widest elements of matrices in a line of code."""
+    return max((bits for _, bits in _matrices(line)), default=0)
+
+
+def _matrices(line: str) -> list[tuple[list[int], int]]:
+    """Return the sizes of the matrices in a line of code, and the bits of their elements."""
+    tensors = [
+        (_sizes(shape.rstrip("x")), _bits(element)) for shape, element in _TENSOR.findall(line)
+    ]
+    return [(sizes, bits) for sizes, bits in tensors if len(sizes) > 1]
 
 
 def _sizes(shape: str) -> list[int]:

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
-from foretune.collect.compiled.foretelling import BlockCode, foretell
+from foretune.collect.compiled.foretelling import BlockCode, LoopCode, foretell
 from foretune.collect.compiled.gpu_targets import get_target
 from foretune.errors import UsageError
 
@@ -23,16 +23,41 @@ def large(toys):
     from foretune.collect.compiled.compiling import first_code, specialize
 
     specialized = specialize(toys.matmul, [], ARGUMENTS, LARGE, get_target("sm_80"))
-    return BlockCode.parse(first_code(specialized))
+    return BlockCode.parse(first_code(specialized, inline=True))
 
 
 def test_block_code_shows_what_a_step_loads_and_what_is_stored(large):
     assert large == BlockCode(
-        step_bytes=LARGE_STEP,
+        loops=(LoopCode(LARGE_STEP, held_bytes=0, operand_bytes=64 * 256 * 2),),
         rows=128,
-        operand_elements=64 * 256,
+        operand_bits=16,
         result_bytes=128 * 256 * 2,
     )
+
+
+ATTENTION = """
+  %q = tt.load %q_at : tensor<64x32x!tt.ptr<f16>>
+  %sums:2 = scf.for %first = %0 to %1 step %2 iter_args(%sum = %zero, %top = %low) -> (f32) : i32 {
+    %k = tt.load %k_at : tensor<32x16x!tt.ptr<f16>>
+    %scores = tt.dot %q, %k, %none : tensor<64x32xf16> * tensor<32x16xf16> -> tensor<64x16xf32>
+  }
+  %rest = scf.for %first_1 = %1 to %3 step %2 iter_args(%sum_1 = %sums#0) -> (f32) : i32 {
+    %k_1 = tt.load %k_at : tensor<32x16x!tt.ptr<f16>>
+    %v_1 = tt.load %v_at : tensor<16x32x!tt.ptr<f16>>
+    %scores_1 = tt.dot %q, %k_1, %none : tensor<64x32xf16> * tensor<32x16xf16> -> tensor<64x16xf32>
+  }
+"""
+
+
+def test_block_code_loops_are_apart_and_hold_what_was_loaded_before():
+    held = 64 * 32 * 2
+    tile = 32 * 16 * 2
+
+    code = BlockCode.parse(ATTENTION)
+
+    assert code.loops == (LoopCode(tile, held, tile), LoopCode(2 * tile, held, tile))
+    config = {"num_stages": 3, "num_warps": 4}
+    assert code.shared_bytes(config, get_target("sm_86")) == 2 * 2 * tile + held
 
 
 # What Triton 3.9 compiles for the same tiles.
