@@ -8,6 +8,8 @@ other reuse the memory. How many steps are kept at a time depends on the archite
 - Since sm_80, and on AMD, ``num_stages - 1`` steps are prefetched, and at least one is kept.
 - Asynchronous matrix units (sm_90, sm_100) also read the current step from shared memory, if the
   block is tall enough; gfx950 copies directly to shared memory, with padding.
+- On AMD, an operand that a step computes passes through shared memory, beside the steps; one that
+  was there before does not. With such operands, four stages or more are two.
 - Triton 3.9 multiplies without matrix units on sm_75, in fp32: operands of 16 bits are converted
   one after the other, beside those of all steps; those of 32 bits are held together.
 - At the end, sums pass through shared memory to get into the layout of a result of 16 bits.
@@ -37,6 +39,8 @@ BUFFERED_COPIES = ("gfx950",)
 """Architectures that keep the current step, too, because they copy directly."""
 PADDING = 1.04
 """Shared memory of a padded buffer over its content, on those."""
+MAX_CHAINED_STAGES = 3
+"""Maximum stages that AMD's compiler keeps if a product reads what another one computed."""
 WITHOUT_MATRIX_UNITS = ("sm_75",)
 WITH_RESULT_IN_SHARED = ("sm_75", "sm_80", "sm_86", "sm_89")
 """Architectures on which all sums pass through shared memory at once."""
@@ -49,6 +53,8 @@ _DOT = re.compile(rf"tt\.dot(?:_scaled)? .*?: *{_MATRIX} \* {_MATRIX} -> {_MATRI
 _PLAIN_DOT = re.compile(
     r"tt\.dot (%[\w#]+), (%[\w#]+), .*?: *(tensor<[^>]+>) \* (tensor<[^>]+>) ->"
 )
+_CHANGES = ("tt.trans", "tt.fp_to_fp", "tt.reshape", "arith.ext", "arith.trunc", "arith.sitofp")
+"""Operations whose result is still what was loaded."""
 _NAME = re.compile(r"%\w+")
 _LOADS = ("tt.load", "tt.descriptor_load")
 _STORES = ("tt.store", "tt.descriptor_store")
@@ -62,11 +68,13 @@ class LoopCode:
         step_bytes: bytes that a step loads, without loops inside.
         held_bytes: bytes of operands of products that were made before, and are read in each step.
         operand_bytes: bytes of the largest other operand.
+        computed_bytes: bytes of the largest operand that a step computes, not loads; 0 without one.
     """
 
     step_bytes: int
     held_bytes: int
     operand_bytes: int
+    computed_bytes: int
 
 
 @dataclass(frozen=True)
@@ -119,17 +127,26 @@ class BlockCode:
     def _loop_bytes(self, loop: LoopCode, config: Mapping[str, Any], target: Target) -> float:
         """Return the shared memory that the steps of a loop need on a target."""
         stages = config.get("num_stages", DEFAULT_STAGES[target.backend])
+        if target.backend == "hip":
+            return _amd_loop_bytes(loop, stages, target)
+
         steps = max(stages - 1, 1)
         warps = config.get("num_warps", DEFAULT_WARPS)
         is_tall = self.rows >= MIN_ASYNCHRONOUS_ROWS and warps >= MIN_ASYNCHRONOUS_WARPS
         if target.name in ASYNCHRONOUS and is_tall:
             steps = max(stages, 1)
-        needed = float(steps * loop.step_bytes)
-        if target.backend == "hip" and stages <= 1:
-            needed = loop.step_bytes / 2.0  # operands pass one after the other
-        if target.name in BUFFERED_COPIES and stages > 1:
-            needed = PADDING * stages * loop.step_bytes
-        return needed + loop.held_bytes
+        return steps * loop.step_bytes + loop.held_bytes
+
+
+def _amd_loop_bytes(loop: LoopCode, stages: int, target: Target) -> float:
+    """Return the shared memory that the steps of a loop need on a GPU of AMD."""
+    if stages <= 1:
+        return loop.step_bytes / 2.0  # operands pass one after the other
+    if loop.computed_bytes and stages > MAX_CHAINED_STAGES:
+        stages = 2
+    if target.name in BUFFERED_COPIES:
+        return PADDING * (stages * loop.step_bytes + loop.computed_bytes)
+    return (stages - 1) * loop.step_bytes + loop.computed_bytes
 
 
 def foretell(
@@ -201,13 +218,45 @@ class _Codes:
 
 @dataclass
 class _OpenLoop:
-    """A loop that is being read: its indentation, the names that it sets, and what it has."""
+    """A loop that is being read: its indentation, the names that it sets, and what it has.
+
+    ``loaded`` are the names of what a step loads, also after a change of type or order.
+    """
 
     indent: int
     names: set[str]
     step_bytes: int = 0
     held: dict[str, int] = field(default_factory=dict)
     operand_bytes: int = 0
+    loaded: set[str] = field(default_factory=set)
+    computed_bytes: int = 0
+
+    def read(self, line: str) -> None:
+        """Add what a line of the loop's code sets, loads and multiplies."""
+        result, _, operation = line.partition(" = ")
+        results = _NAME.findall(result)
+        if any(load in operation for load in _LOADS):
+            self.step_bytes += _matrix_bytes(line)
+            self.loaded.update(results)
+        if operation.startswith(_CHANGES) and self.loaded.intersection(_NAME.findall(operation)):
+            self.loaded.update(results)
+        for operand, operand_bytes in _operands(line):
+            if operand not in self.names:
+                self.held[operand] = operand_bytes
+                continue
+            self.operand_bytes = max(self.operand_bytes, operand_bytes)
+            if operand not in self.loaded:
+                self.computed_bytes = max(self.computed_bytes, operand_bytes)
+        self.names.update(results)
+
+    def code(self) -> LoopCode:
+        """Return what was read."""
+        return LoopCode(
+            step_bytes=self.step_bytes,
+            held_bytes=sum(self.held.values()),
+            operand_bytes=self.operand_bytes,
+            computed_bytes=self.computed_bytes,
+        )
 
 
 def _loops(code: str) -> Iterator[LoopCode]:
@@ -219,23 +268,13 @@ def _loops(code: str) -> Iterator[LoopCode]:
 
         # A loop's region ends where its indentation does.
         if open_loops and indent <= open_loops[-1].indent and text.startswith("}"):
-            loop = open_loops.pop()
+            loop = open_loops.pop().code()
             if loop.step_bytes:
-                yield LoopCode(loop.step_bytes, sum(loop.held.values()), loop.operand_bytes)
+                yield loop
         if "scf.for" in line:
             open_loops.append(_OpenLoop(indent, set(_NAME.findall(line))))
-        if not open_loops:
-            continue
-
-        loop = open_loops[-1]
-        if any(load in line for load in _LOADS):
-            loop.step_bytes += _matrix_bytes(line)
-        for operand, operand_bytes in _operands(line):
-            if operand in loop.names:
-                loop.operand_bytes = max(loop.operand_bytes, operand_bytes)
-            else:
-                loop.held[operand] = operand_bytes
-        loop.names.update(_NAME.findall(line.partition(" = ")[0]))
+        if open_loops:
+            open_loops[-1].read(line)
 
 
 def _operands(line: str) -> list[tuple[str, int]]:

@@ -28,7 +28,7 @@ def large(toys):
 
 def test_block_code_shows_what_a_step_loads_and_what_is_stored(large):
     assert large == BlockCode(
-        loops=(LoopCode(LARGE_STEP, held_bytes=0, operand_bytes=64 * 256 * 2),),
+        loops=(LoopCode(LARGE_STEP, held_bytes=0, operand_bytes=64 * 256 * 2, computed_bytes=0),),
         rows=128,
         operand_bits=16,
         result_bytes=128 * 256 * 2,
@@ -45,6 +45,8 @@ ATTENTION = """
     %k_1 = tt.load %k_at : tensor<32x16x!tt.ptr<f16>>
     %v_1 = tt.load %v_at : tensor<16x32x!tt.ptr<f16>>
     %scores_1 = tt.dot %q, %k_1, %none : tensor<64x32xf16> * tensor<32x16xf16> -> tensor<64x16xf32>
+    %weights = arith.truncf %scores_1 : tensor<64x16xf32> to tensor<64x16xf16>
+    %s = tt.dot %weights, %v_1, %sum_1 : tensor<64x16xf16> * tensor<16x32xf16> -> tensor<64x32xf32>
   }
 """
 
@@ -55,9 +57,14 @@ def test_block_code_loops_are_apart_and_hold_what_was_loaded_before():
 
     code = BlockCode.parse(ATTENTION)
 
-    assert code.loops == (LoopCode(tile, held, tile), LoopCode(2 * tile, held, tile))
+    weights = 64 * 16 * 2
+    assert code.loops == (
+        LoopCode(tile, held, operand_bytes=tile, computed_bytes=0),
+        LoopCode(2 * tile, held, operand_bytes=weights, computed_bytes=weights),
+    )
     config = {"num_stages": 3, "num_warps": 4}
     assert code.shared_bytes(config, get_target("sm_86")) == 2 * 2 * tile + held
+    assert code.shared_bytes(config, get_target("gfx942")) == 2 * 2 * tile + weights
 
 
 # What Triton 3.9 compiles for the same tiles.
