@@ -100,7 +100,8 @@ def test_judge_example_accepts_one_and_refuses_one(monkeypatch, capsys):
     monkeypatch.setattr(judging, "MAX_ROUNDS", judging.MIN_ROUNDS)
     python(monkeypatch, "judge.py")
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("vectorised: correct, and faster: ")
+    # With the fewest rounds, a busy machine leaves open how much faster it is.
+    assert first.startswith(("vectorised: correct, and faster: ", "vectorised: correct, and incon"))
     assert second.startswith("remembered: refused: wrong: ")
 
 
