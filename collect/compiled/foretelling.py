@@ -7,7 +7,8 @@ other reuse the memory. How many steps are kept at a time depends on the archite
 
 - Since sm_80, and on AMD, ``num_stages - 1`` steps are prefetched, and at least one is kept.
 - Asynchronous matrix units (sm_90, sm_100) also read the current step from shared memory, if the
-  block is tall enough; gfx950 copies directly to shared memory, with padding.
+  block is tall enough; gfx950 copies directly to shared memory, with padding of
+  elements below 32 bits.
 - On AMD, an operand that a step computes passes through shared memory, beside the steps; one that
   was there before does not. With such operands, four stages or more are two.
 - Triton 3.9 multiplies without matrix units on sm_75, in fp32: operands of 16 bits are converted
@@ -38,7 +39,7 @@ MIN_ASYNCHRONOUS_WARPS = 4
 BUFFERED_COPIES = ("gfx950",)
 """Architectures that keep the current step, too, because they copy directly."""
 PADDING = 1.04
-"""Shared memory of a padded buffer over its content, on those."""
+"""Shared memory of a padded buffer over its content, on those; of 32 bits, none is padded."""
 MAX_CHAINED_STAGES = 3
 """Maximum stages that AMD's compiler keeps if a product reads what another one computed."""
 WITHOUT_MATRIX_UNITS = ("sm_75",)
@@ -128,7 +129,8 @@ class BlockCode:
         """Return the shared memory that the steps of a loop need on a target."""
         stages = config.get("num_stages", DEFAULT_STAGES[target.backend])
         if target.backend == "hip":
-            return _amd_loop_bytes(loop, stages, target)
+            padding = PADDING if self.operand_bits < WIDE_BITS else 1.0
+            return _amd_loop_bytes(loop, stages, target, padding)
 
         steps = max(stages - 1, 1)
         warps = config.get("num_warps", DEFAULT_WARPS)
@@ -138,14 +140,14 @@ class BlockCode:
         return steps * loop.step_bytes + loop.held_bytes
 
 
-def _amd_loop_bytes(loop: LoopCode, stages: int, target: Target) -> float:
+def _amd_loop_bytes(loop: LoopCode, stages: int, target: Target, padding: float) -> float:
     """Return the shared memory that the steps of a loop need on a GPU of AMD."""
     if stages <= 1:
         return loop.step_bytes / 2.0  # operands pass one after the other
     if loop.computed_bytes and stages > MAX_CHAINED_STAGES:
         stages = 2
     if target.name in BUFFERED_COPIES:
-        return PADDING * (stages * loop.step_bytes + loop.computed_bytes)
+        return padding * (stages * loop.step_bytes + loop.computed_bytes)
     return (stages - 1) * loop.step_bytes + loop.computed_bytes
 
 
