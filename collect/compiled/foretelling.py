@@ -43,7 +43,7 @@ PADDING = 1.04
 MAX_CHAINED_STAGES = 3
 """Maximum stages that AMD's compiler keeps if a product reads what another one computed."""
 WITHOUT_MATRIX_UNITS = ("sm_75",)
-WITH_RESULT_IN_SHARED = ("sm_75", "sm_80", "sm_86", "sm_89")
+WITH_RESULT_IN_SHARED = ("sm_80", "sm_86", "sm_89")
 """Architectures on which all sums pass through shared memory at once."""
 WIDE_BITS = 32
 """Bits of elements that need no conversion on the way through shared memory."""
@@ -118,7 +118,7 @@ class BlockCode:
                 return max((loop.step_bytes for loop in self.loops), default=0)
             widening = WIDE_BITS // max(self.operand_bits, 1)
             operands = max((loop.held_bytes + loop.operand_bytes for loop in self.loops), default=0)
-            return max(widening * operands, self.result_bytes)
+            return widening * operands
 
         needed = max((self._loop_bytes(loop, config, target) for loop in self.loops), default=0.0)
         if target.name in WITH_RESULT_IN_SHARED:
