@@ -98,12 +98,19 @@ def boosting_ms(known: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
 
 def usual_ms(known: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
     """Return how slow each configuration is on average, over the mean time of its shapes."""
+    # How much longer than the mean of its shape does each row take?
     log_ms = np.log(known["time_ms"].to_numpy(float))
-    over_shape = log_ms - pd.Series(log_ms).groupby(task_numbers(known)).transform("mean")
+    mean_of_shape = pd.Series(log_ms).groupby(task_numbers(known)).transform("mean")
+    over_shape = log_ms - mean_of_shape
+
+    # The mean of that over the rows of a configuration.
     columns = [column for column in known if column.startswith("config.")]
-    settings = known[columns].astype(str).agg("|".join, axis=1)
-    mean_of = over_shape.groupby(settings).mean()
-    usual = test[columns].astype(str).agg("|".join, axis=1).map(mean_of)
+    known_configs = known[columns].astype(str).agg("|".join, axis=1)
+    mean_of_config = over_shape.groupby(known_configs).mean()
+
+    # A configuration that was not learned counts as the slowest.
+    test_configs = test[columns].astype(str).agg("|".join, axis=1)
+    usual = test_configs.map(mean_of_config)
     return np.asarray(usual.fillna(usual.max()), dtype=float)
 
 

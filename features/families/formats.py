@@ -27,6 +27,7 @@ MX_SCALES, NV_SCALES = 1 / 32, 1 / 16
 FORMATS: dict[str, Format] = {
     "fp64": Format(8, 8, "fp64"),
     "fp32": Format(4, 4, "fp32"),
+    "tf32": Format(4, 4, "tf32"),
     "fp16": Format(2, 2, "fp16"),
     "bf16": Format(2, 2, "bf16"),
     "fp8": Format(1, 1, "fp8"),
@@ -57,7 +58,7 @@ FORMATS |= {
 """PyTorch's names."""
 OTHER_NAMES = {
     **dict.fromkeys(("f64", "double"), "fp64"),
-    **dict.fromkeys(("f32", "float", "single", "tf32"), "fp32"),
+    **dict.fromkeys(("f32", "float", "single"), "fp32"),
     **dict.fromkeys(("f16", "half"), "fp16"),
     **dict.fromkeys(("f8", "e4m3", "e5m2", "fp8_e4m3", "fp8_e5m2"), "fp8"),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), "fp8"),
