@@ -165,18 +165,13 @@ class Session:
         cpu_ms: dict[str, list[float]] = {role: [] for role in self._processes}
         if not failures and plan.call_ms < WARM_UP_MS:
             failures = self._on_all("turn", calls=plan.calls, bursts=1, seed=self._new_seed())
-        for _ in range(plan.rounds):
-            seed = self._new_seed()
-            for role in self._shuffled():
-                if failures:
-                    break
-                try:
-                    turn = self._ask(role, "turn", calls=plan.calls, bursts=plan.bursts, seed=seed)
-                    self.wall_ms[role] += _milliseconds(turn["wall_ns"], plan.calls)
-                    cpu_ms[role] += _milliseconds(turn["cpu_ns"], plan.calls)
-                except RequestFailed as e:
-                    failures = {role: str(e)}
-        failures = failures or self._on_all("close")
+
+        def turn(role: str, seed: int) -> None:
+            times = self._ask(role, "turn", calls=plan.calls, bursts=plan.bursts, seed=seed)
+            self.wall_ms[role] += _milliseconds(times["wall_ns"], plan.calls)
+            cpu_ms[role] += _milliseconds(times["cpu_ns"], plan.calls)
+
+        failures = failures or self._take_turns(plan.rounds, turn)
         if failures:
             self._close_others(failures)
             return Rounds({}, failures)
@@ -215,6 +210,20 @@ class Session:
 
         return self._single_values(name, peak_mib)
 
+    def _take_turns(self, rounds: int, turn: Callable[[str, int], None]) -> dict[str, str]:
+        """Give each process a turn in every round, in a new order, and close the benchmark.
+
+        ``turn`` takes a role and the round's seed. Returns why a process failed, by role.
+        """
+        for _ in range(rounds):
+            seed = self._new_seed()
+            for role in self._shuffled():
+                try:
+                    turn(role, seed)
+                except RequestFailed as e:
+                    return {role: str(e)}
+        return self._on_all("close")
+
     def gpu_time(self, name: str, plan: TurnPlan) -> Rounds:
         """Return the milliseconds of each call on the GPU, by role; or why a role has none."""
         failures = self._on_all("open", name=name)
@@ -224,17 +233,12 @@ class Session:
         # Kernels are compiled, and tune themselves, in a call that does not count.
         if not failures:
             failures = self._on_all("turn", calls=1, bursts=1, seed=self._new_seed())
-        for _ in range(MIN_ROUNDS):
-            seed = self._new_seed()
-            for role in self._shuffled():
-                if failures:
-                    break
-                try:
-                    turn = self._ask(role, "gpu", calls=calls, seed=seed)
-                    gpu_ms[role] += _milliseconds(turn["gpu_ns"], calls=1)
-                except RequestFailed as e:
-                    failures = {role: str(e)}
-        failures = failures or self._on_all("close")
+
+        def turn(role: str, seed: int) -> None:
+            gpu_ns = self._ask(role, "gpu", calls=calls, seed=seed)["gpu_ns"]
+            gpu_ms[role] += _milliseconds(gpu_ns, calls=1)
+
+        failures = failures or self._take_turns(MIN_ROUNDS, turn)
         if failures:
             self._close_others(failures)
             return Rounds({}, failures)
