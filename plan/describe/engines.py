@@ -15,4 +15,5 @@ Optimizer for TensorRT-LLM.
 unified addressing), and experts only if tokens are routed there; SGLang copies every layer before
 running it. Neither overlaps this with compute. ``fetches_by_layer``: it fetches a layer of a cached
 prefix while computing the previous one (hierarchical cache); in others, the request waits.
+``reads_prefixes_from_disk``: it keeps prefixes in files by itself; vLLM does with LMCache.
 """

@@ -250,26 +250,31 @@ class Workload:
 
 @dataclass(frozen=True)
 class Offload:
-    """Data in host memory while a deployment serves, in GiB per GPU.
+    """Data outside of the GPUs while a deployment serves, in GiB per GPU.
 
     Raises UsageError if a value is negative or not finite.
     """
 
     weights_gib: float = 0.0  # maximum of a GPU's layer weights; they are read in every step
     cache_gib: float = 0.0  # cache of prefixes, which are fetched when a request needs them
+    disk_gib: float = 0.0  # prefixes on disk: they are read into that cache first
 
     def __post_init__(self) -> None:
-        for value in (self.weights_gib, self.cache_gib):
+        for value in (self.weights_gib, self.cache_gib, self.disk_gib):
             if not 0 <= value < float("inf"):
-                raise UsageError(f"cannot offload {value:g} GiB to host memory: give 0 or more")
+                raise UsageError(f"cannot offload {value:g} GiB: give 0 or more")
 
     def __str__(self) -> str:
-        kinds = ((self.weights_gib, "weights"), (self.cache_gib, "cached prefixes"))
+        kinds = (
+            (self.weights_gib, "weights"),
+            (self.cache_gib, "cached prefixes"),
+            (self.disk_gib, "cached prefixes on disk"),
+        )
         named = [f"{gib:g} GiB of {what} per GPU" for gib, what in kinds if gib]
         return " and ".join(named) or "nothing"
 
     def __bool__(self) -> bool:
-        return self.weights_gib > 0 or self.cache_gib > 0
+        return self.weights_gib > 0 or self.cache_gib > 0 or self.disk_gib > 0
 
 
 @dataclass(frozen=True)

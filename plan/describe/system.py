@@ -32,7 +32,10 @@ class System:
         price_per_hour: USD per GPU; None if unknown.
         power_limit_w: watts per GPU; NaN if unknown.
         domain_gpus: GPUs joined by fast links, if more than one node (a rack of 72).
-        host_gbps: between a GPU and host memory, GB/s.
+        host_gbps: between a GPU and host memory by the data sheet, GB/s.
+        host_copy_gbps: what copies from host memory reach, measured, GB/s; 0 if unknown.
+        disk_gbps: rate at which files are read from a node's disk, GB/s; 0 if unknown.
+        disk_folder: a folder of that disk; empty if unknown.
         assumptions: what is assumed of a system that was never measured; empty for known ones.
     """
 
@@ -46,6 +49,9 @@ class System:
     power_limit_w: float
     domain_gpus: int = 0
     host_gbps: float = PCIE_GBPS
+    host_copy_gbps: float = 0.0
+    disk_gbps: float = 0.0
+    disk_folder: str = ""
     assumptions: str = ""
 
     @classmethod
@@ -74,6 +80,11 @@ class System:
         """Number of GPUs joined by fast links."""
         return self.domain_gpus or self.gpus_per_node
 
+    @property
+    def copied_gbps(self) -> float:
+        """GB/s that copies between host and GPU reach: measured, or a share of `host_gbps`."""
+        return self.host_copy_gbps or LINK_EFFICIENCY * self.host_gbps
+
     def transfer_ms(self, size: float) -> float:
         """Return the milliseconds to copy ``size`` bytes between host and GPU; 0 for none."""
-        return LATENCY_MS + size / (LINK_EFFICIENCY * self.host_gbps * 1e6) if size > 0 else 0.0
+        return LATENCY_MS + size / (self.copied_gbps * 1e6) if size > 0 else 0.0

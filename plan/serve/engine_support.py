@@ -112,6 +112,12 @@ def unsupported_offload(offload: Offload, engine: str) -> str:
             f"{ENGINES[engine]['name']} cannot offload weights to host memory: use "
             "--backend vllm, or leave out --offload"
         )
+    if offload.disk_gib and not ENGINES[engine]["reads_prefixes_from_disk"]:
+        able = [name for name, facts in ENGINES.items() if facts["reads_prefixes_from_disk"]]
+        return (
+            f"{ENGINES[engine]['name']} keeps prefixes on disk only with other software: use "
+            f"--backend {' or '.join(able)}, or leave out --offload disk"
+        )
     return ""
 
 

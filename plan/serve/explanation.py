@@ -1,5 +1,6 @@
 """Explains a plan in sentences: best deployment, bottleneck, alternatives, caveats."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from foretune.plan.describe.formats import (
     checkpoint_formats,
     describe_formats,
 )
-from foretune.plan.describe.system import LINK_EFFICIENCY
+from foretune.plan.describe.system import LINK_EFFICIENCY, System
 from foretune.plan.serve.arrivals import IDENTITY, MIN_GOODPUT_SHARE
 from foretune.plan.serve.candidates import CONCURRENCIES
 from foretune.plan.serve.deployments.deployment import Deployment
@@ -380,11 +381,10 @@ def _offload_notes(plan: Plan) -> list[str]:
     if not offloads:
         return []
 
-    link_gbps = {d.system.name: d.system.host_gbps for d in plan.deployments}
-    links = ", ".join(f"{name} {gbps:g} GB/s" for name, gbps in link_gbps.items())
-    rate = f"{100 * LINK_EFFICIENCY:.0f} % of the host links' data-sheet rate ({links})"
+    systems = {d.system.name: d.system for d in plan.deployments}
+    rates = _link_rates(systems.values())
     lines = [
-        f"offloading was not measured: assumed {rate}, all GPUs at once, and enough host memory"
+        f"offloading was not measured: assumed {rates}, all GPUs at once, and enough host memory"
     ]
     if any(offload.weights_gib for offload in offloads):
         lines.append(
@@ -399,4 +399,33 @@ def _offload_notes(plan: Plan) -> list[str]:
             f"host memory holds {prefixes:.0f} prefixes of {best.workload.prefix:,} tokens "
             "per tensor-parallel group"
         )
+    if best.offload.disk_gib:
+        lines.append(_disk_note(plan, best))
     return lines
+
+
+def _link_rates(systems: Iterable[System]) -> str:
+    """Return the rates of the systems' host links, and where they are from."""
+    measured = [f"{s.name} {s.host_copy_gbps:g} GB/s" for s in systems if s.host_copy_gbps]
+    stated = [f"{s.name} {s.host_gbps:g} GB/s" for s in systems if not s.host_copy_gbps]
+    rates = []
+    if measured:
+        rates.append(f"the measured rate of host links ({', '.join(measured)})")
+    if stated:
+        share = f"{100 * LINK_EFFICIENCY:.0f} %"
+        rates.append(f"{share} of the host links' data-sheet rate ({', '.join(stated)})")
+    return " and ".join(rates)
+
+
+def _disk_note(plan: Plan, best: Deployment) -> str:
+    """Return how long a prefix takes from disk, and whether computing it is faster."""
+    read_ms = best.disk_read_ms
+    compute_ms = plan.prefix_compute_ms
+    if read_ms < compute_ms:
+        advice = f"computing it would take {compute_ms:.3g} ms"
+    else:
+        advice = f"computing it takes {compute_ms:.3g} ms: leave the disk out"
+    return (
+        f"each request's prefix is read from disk in {read_ms:.3g} ms, and all GPUs of a node "
+        f"share the disk; {advice}; nothing is simulated, as the simulator has no queue at a disk"
+    )

@@ -52,6 +52,7 @@ def question_to_json(plan: Plan) -> dict[str, Any]:
         "speculative": str(request.speculation or "") or None,
         "offload_gib": request.offload.weights_gib or None,
         "offload_cache_gib": request.offload.cache_gib or None,
+        "offload_disk_gib": request.offload.disk_gib or None,
         "goal": requirements.goal,
     }
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
+from foretune.plan.describe.layout import Offload
 from foretune.plan.serve.arrivals import IDENTITY, LoadCurve
 from foretune.plan.serve.candidates import (
     candidate_deployments,
@@ -78,6 +79,8 @@ class Plan(Result):
             without a correction.
         has_tables: whether operator times come from measured tables, not from rooflines.
         corrected: whether latencies were corrected with measured deployments.
+        prefix_compute_ms: what the best deployment takes to compute a prefix; NaN unless prefixes
+            are on disk.
         seconds: planning time; NaN if unknown.
 
     The columns of ``candidates``, which are written to JSON under these names. The deployment:
@@ -126,6 +129,7 @@ class Plan(Result):
     probability_best: float | None = None
     has_tables: bool = True
     corrected: bool = False
+    prefix_compute_ms: float = nan
     seconds: float = field(default=nan, compare=False)
 
     @property
@@ -307,7 +311,23 @@ def plan(
     if measured_errors.correction is not None:
         probability = _probability_best(ranked, timers, measured_errors.correction)
         ranked = replace(ranked, probability_best=probability)
+
+    # 5. Reading a prefix from disk pays only if computing it takes longer.
+    if request.offload.disk_gib and not ranked.feasible.empty:
+        compute_ms = _prefix_compute_ms(ranked.deployment(ranked.best), timers)
+        ranked = replace(ranked, prefix_compute_ms=compute_ms)
     return replace(ranked, seconds=time.perf_counter() - start)
+
+
+def _prefix_compute_ms(deployment: Deployment, timers: StepTimers) -> float:
+    """Return how much longer a prompt takes if its prefix is computed."""
+    without_cache = replace(
+        deployment,
+        workload=replace(deployment.workload, prefix=0),
+        offload=Offload(deployment.offload.weights_gib),
+    )
+    cached_ms, computed_ms = analytic_times([deployment, without_cache], timers)["prompt"]
+    return float(computed_ms - cached_ms)
 
 
 @dataclass(frozen=True)

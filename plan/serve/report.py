@@ -196,7 +196,7 @@ def _asked(plan: Plan) -> list[tuple[str, str]]:
         ("Goal", plan.requirements.goal),
         ("Drafting", str(request.speculation or "none")),
         ("Pools", "prefill may have separate workers" if request.pools else "one"),
-        ("Host memory", f"up to {request.offload}" if request.offload else "nothing"),
+        ("Outside of GPUs", f"up to {request.offload}" if request.offload else "nothing"),
         ("Planned", planned),
     ]
 

@@ -43,7 +43,7 @@ class PlanRequest:
             requirements. None plans every number of requests in flight.
         pools: also try separate prefill workers.
         speculation: how tokens are drafted; None drafts none.
-        offload: upper limits on weights and prefixes in host memory.
+        offload: upper limits on weights and prefixes in host memory and on disk.
         accuracy: measured quality of formats; None takes the published values.
         layer_formats: assignments of formats to layers, whose mixtures are among ``formats``.
 
@@ -77,6 +77,8 @@ class PlanRequest:
             raise UsageError(
                 "--offload cache=GIB keeps prefixes in host memory: add --prefix TOKENS"
             )
+        if self.offload.disk_gib:
+            self._check_disk()
 
         if self.speculation is not None:
             self.speculation.drafter(self.model)  # raises if the model has none
@@ -111,6 +113,19 @@ class PlanRequest:
         if self.offload:
             raise UsageError(
                 "pools cannot be planned with offloading: leave out --pools or --offload"
+            )
+
+    def _check_disk(self) -> None:
+        """Raise UsageError if prefixes on disk lack what they need."""
+        if not self.offload.cache_gib:
+            raise UsageError(
+                "prefixes on disk come through a cache in host memory: add --offload cache=GIB"
+            )
+        unknown = [system.name for system in self.systems if not system.disk_gbps]
+        if unknown:
+            raise UsageError(
+                f"the rate of {unknown[0]}'s disk is unknown: add --link disk=GB/S, or "
+                "--link disk=FOLDER to measure a folder of this machine"
             )
 
 

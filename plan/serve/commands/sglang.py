@@ -11,11 +11,12 @@ from foretune.plan.serve.commands.server import (
     Server,
     above_one,
     cache_name,
+    compact_json,
     flag_words,
     max_step_tokens,
     servers,
 )
-from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.deployment import PAGE_TOKENS, Deployment
 
 ROLE_NAMES = {"": "", "producer": "prefill", "consumer": "decode"}
 """Role of a server -> SGLang's name."""
@@ -70,6 +71,8 @@ def _flags(
     if deployment.offload.cache_gib:
         flags["--enable-hierarchical-cache"] = True
         flags["--hicache-size"] = max(round(deployment.offload.cache_gib * GIB / GB), 1)
+    if deployment.offload.disk_gib:
+        flags |= _disk_flags(deployment)
     flags["--mem-fraction-static"] = f"{_static_share(deployment, server.requests, layout):.2f}"
 
     drafts = deployment.speculation
@@ -86,6 +89,22 @@ def _flags(
         flags["--disaggregation-mode"] = ROLE_NAMES[server.role]
         flags["--disaggregation-transfer-backend"] = "nixl"
     return flags
+
+
+def _disk_flags(deployment: Deployment) -> dict[str, object]:
+    """Return the flags that keep prefixes in files.
+
+    By default a request starts before all of its prefix has come; the plan lets it wait.
+    """
+    store: dict[str, object] = {"max_size": round(deployment.offload.disk_gib * GIB)}
+    if deployment.system.disk_folder:
+        store["file_storage_path"] = deployment.system.disk_folder
+    return {
+        "--page-size": PAGE_TOKENS,
+        "--hicache-storage-backend": "file",
+        "--hicache-storage-prefetch-policy": "wait_complete",
+        "--hicache-storage-backend-extra-config": compact_json(store),
+    }
 
 
 def _static_share(deployment: Deployment, requests: float, layout: Layout) -> float:

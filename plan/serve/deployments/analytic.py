@@ -110,8 +110,9 @@ def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.D
     prefill = rows["prefill"] + full_wait
     prompt = rows["prompt"] + weight_wait_ms(lambda d: d.workload.new_tokens)
 
-    # Prefill is limited by the link if prefixes load more slowly than prompts are computed.
-    fetch_ms = np.array([d.prefix_fetch_ms for d in deployments])
+    # Prefill is limited by the link or the disk if prefixes come more slowly than prompts are
+    # computed.
+    fetch_ms = np.array([max(d.prefix_fetch_ms, d.disk_ms_per_prompt) for d in deployments])
     prefix_delay = np.maximum(fetch_ms - prefill, 0.0)
     limited_prefill = prefill + prefix_delay
     exposed_fetch_ms = [

@@ -22,6 +22,8 @@ from foretune.plan.describe.system import System
 
 BYTES_PER_MS_AND_GBPS = 1e6
 """Bytes that a link of 1 GB/s sends in a millisecond."""
+PAGE_TOKENS = 64
+"""Tokens of a page of the cache; each rank's page is a file on disk."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,26 @@ class Deployment:
         return self.system.transfer_ms(self.prefix_bytes) if self.offload.cache_gib else 0.0
 
     @property
+    def disk_read_ms(self) -> float:
+        """Milliseconds to read a request's prefix from disk; 0 if it is not there.
+
+        All ranks of an attention group read it at once, and share the disk's rate. Latent caches
+        are equal on all tensor-parallel ranks, which share their files.
+        """
+        if not self.offload.disk_gib:
+            return 0.0
+        shares_files = self.model.mla is not None or self.model.compressed is not None
+        readers = self.layout.pp * (1 if shares_files else self.layout.tp)
+        return readers * self.prefix_bytes / (self.system.disk_gbps * BYTES_PER_MS_AND_GBPS)
+
+    @property
+    def disk_ms_per_prompt(self) -> float:
+        """Milliseconds between two prompts of an attention group that its node's disk allows."""
+        gpus_on_node = min(self.replicas * self.gpus, self.system.gpus_per_node)
+        groups = max(gpus_on_node // (self.layout.tp * self.layout.pp), 1)
+        return groups * self.disk_read_ms
+
+    @property
     def handover_ms(self) -> float:
         """Milliseconds to send a prompt's cache to another kind of GPU, which is in another node.
 
@@ -232,10 +254,11 @@ class Deployment:
     def exposed_fetch_ms(self, prompt_ms: float) -> float:
         """Return how long fetching the prefix delays a request that takes ``prompt_ms`` without."""
         fetch_ms = self.prefix_fetch_ms
-        if not ENGINES[self.backend]["fetches_by_layer"]:
-            return fetch_ms
-        # Layers are fetched while earlier ones are computed; only the first is always waited for.
-        return max(fetch_ms - prompt_ms, fetch_ms / self.model.layers)
+        if ENGINES[self.backend]["fetches_by_layer"]:
+            # Layers are fetched while earlier ones are computed; the first is always waited for.
+            fetch_ms = max(fetch_ms - prompt_ms, fetch_ms / self.model.layers)
+        # The engine starts when the whole prefix has come from disk.
+        return self.disk_read_ms + fetch_ms
 
     @cached_property
     def max_batch(self) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretune.cli import options, plan_options
+from foretune.cli.plan_links import parse_offload, with_links
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         System,
         Workload,
     )
-    from foretune.plan.describe.layout import Offload
     from foretune.plan.describe.lengths import LengthMix
     from foretune.plan.engine.requests import Requests
     from foretune.plan.serve.layer_formats import LayerFormats
@@ -28,8 +28,6 @@ EXAMPLE_OPTIONS = {"--system": "h100_sxm", "--gpus": 8, "--isl": 2048, "--osl": 
 ALL_SYSTEMS = "all"
 AUTO = "auto"
 """Value of ``--formats``: one for each layer."""
-OFFLOAD_KEYS = ("weights", "cache")
-"""Keys of ``--offload``; a number alone is ``weights``."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +152,7 @@ def parse_request(
     pools: bool,
     speculative: str,
     offload: Sequence[str],
+    link: Sequence[str],
     qualities: Path | None,
     sensitivities: Path | None,
 ) -> "PlanRequest":
@@ -164,7 +163,10 @@ def parse_request(
         raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
     plan_options.check_engine(backend)
 
-    systems = _parse_systems(system, prices)
+    kept_outside = parse_offload(offload)
+    if link and not kept_outside:
+        raise UsageError("--link tells rates that only --offload uses: add it, or leave --link out")
+    systems = with_links(_parse_systems(system, prices), link)
     described = describe_model(model)
     weight_formats: tuple[Formats, ...] | None
     layer_formats: tuple[LayerFormats, ...] = ()
@@ -189,7 +191,7 @@ def parse_request(
         rate=rate,
         pools=pools,
         speculation=_parse_speculation(speculative),
-        offload=_parse_offload(offload),
+        offload=kept_outside,
         accuracy=tuple(read_accuracy(qualities)) if qualities else None,
         layer_formats=layer_formats,
     )
@@ -298,12 +300,3 @@ def _parse_speculation(text: str) -> "Speculation | None":
             f"--speculative {text}: write TOKENS:ACCEPTANCE[:MODEL], like 3:0.7"
         ) from None
     return Speculation(drafted, acceptance, describe_model(draft_model) if draft_model else None)
-
-
-def _parse_offload(texts: Sequence[str]) -> "Offload":
-    """Parse ``--offload``: GIB, which is weights=GIB, or cache=GIB."""
-    from foretune.plan.describe.layout import Offload
-
-    named = [text if "=" in text else f"weights={text}" for text in texts]
-    host_gib = options.parse_numbers(named, "--offload", OFFLOAD_KEYS)
-    return Offload(host_gib.get("weights", 0.0), host_gib.get("cache", 0.0))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options, plan_options, plan_prove
+from foretune.cli import options, plan_links, plan_options, plan_prove
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.engine_age import engine_age
 from foretune.cli.output import Output
@@ -60,11 +60,6 @@ FORMATS = typer.Option(
     "joined by commas; auto or auto:fp8: one per layer (as good as fp8), by --sensitivities. "
     "Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang).",
     show_default=False,
-)
-OFFLOAD = typer.Option(
-    [],
-    help="Maximum GiB of weights per GPU in host memory (vllm, sglang); cache=GIB: host "
-    "memory per GPU for the cache of --prefix (repeatable).",
 )
 ENGINE_VERSION = typer.Option(
     "",
@@ -122,7 +117,8 @@ def serve(
     ),
     speculative: str = SPECULATIVE,
     formats: str = FORMATS,
-    offload: list[str] = OFFLOAD,
+    offload: list[str] = plan_links.OFFLOAD,
+    link: list[str] = plan_links.LINK,
     backend: str = plan_options.BACKEND,
     engine_version: str = ENGINE_VERSION,
     operators: Path = plan_options.OPERATORS,
@@ -200,6 +196,7 @@ def serve(
         pools=pools,
         speculative=speculative,
         offload=offload,
+        link=link,
         qualities=qualities,
         sensitivities=sensitivities,
     )
@@ -245,6 +242,12 @@ def _check_together(context: typer.Context, lengths: RequestLengths) -> None:
             "--prove starts one server for requests of one length: leave --pools, --speculative, "
             "--trace and --lengths out, and give one --isl and --osl"
         )
+    reads_disk = any(text.startswith("disk=") for text in given["offload"])
+    if reads_disk and (given["prove"] or lengths.trace is not None):
+        raise UsageError(
+            "--prove and --trace simulate each request, and the queue at a disk is not simulated: "
+            "leave them or --offload disk out"
+        )
     if given["pools"] and given["kubernetes"]:
         raise UsageError("a manifest is written for one pool: leave --pools out")
 
@@ -270,9 +273,10 @@ def answer(
     best = found.deployment(found.best)
     replicas = int(found.best["replicas"])
 
-    # Separate pools are simulated only if requests arrive.
+    # Separate pools are simulated only if requests arrive. The simulator has no queue at a disk.
     simulated = None
-    if best.pools is None or request.rate is not None or lengths.trace is not None:
+    arrive = request.rate is not None or lengths.trace is not None
+    if (best.pools is None or arrive) and not best.offload.disk_gib:
         # Corrections are of whole deployments, not of steps: the simulator scales its steps so that
         # the time per token agrees. At a rate, the row has the mean over random arrivals instead.
         corrected_tpot_ms = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options, plan_options
+from foretune.cli import options, plan_links, plan_options
 from foretune.cli.output import Output
 from foretune.errors import UsageError, require_known
 from foretune.values import percent
@@ -65,6 +65,7 @@ def train(
     overlap: bool = OVERLAP,
     zero_bubble: bool = ZERO_BUBBLE,
     offload: float = OFFLOAD,
+    link: list[str] = plan_links.HOST_LINK,
     operators: Path = plan_options.OPERATORS,
     prices: Path = plan_options.PRICES,
     top: int = plan_options.TOP,
@@ -91,7 +92,8 @@ def train(
 
     # Every recipe that fits, the fastest first.
     timers, tables = plan_options.load_timers(operators)
-    hardware = resolve_system(system, plan_options.read_prices(prices))
+    named = resolve_system(system, plan_options.read_prices(prices))
+    (hardware,) = plan_links.with_links([named], link, known=["host"])
     described = describe_model(model)
     training_plan = plan_training(
         described,
@@ -142,7 +144,7 @@ def _assumptions(
         yield ZERO_BUBBLE_NOTE
     if shown["offload"].any():
         yield (
-            f"offload as in ZeRO-Offload, not measured: {system.host_gbps:g} GB/s to the host, "
+            f"offload as in ZeRO-Offload, not measured: {system.copied_gbps:.3g} GB/s to the host, "
             f"{HOST_GBPS:g} GB/s of its memory per GPU; assumes enough host memory"
         )
     if measured is None:

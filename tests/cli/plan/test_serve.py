@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_written_does_not_lose_the_plan(capsys):
         (["--limit", "tpot=fast"], "--limit tpot=fast: give a number"),
         (["--limit", "tpot=9", "--tpot", "9"], "are the same: give one"),
         (["--speculative", "3"], "write TOKENS:ACCEPTANCE"),
-        (["--offload", "disk=3"], "unknown key of --offload 'disk'"),
+        (["--offload", "nvme=3"], "unknown key of --offload 'nvme'"),
         (["--pools", "--rate", "1"], "pools are sized for one load"),
         (["--formats", "bf16/fp8,/bf16"], "leave /bf16 out"),
         (["--pools", "--kubernetes", "pod.json"], "leave --pools out"),

@@ -69,7 +69,10 @@ def test_the_host_holds_what_it_may(capsys):
     assert main([*few, "--offload", "100"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"; 9\d\.\d of optimizer state on the host", shown)
-    assert "offload as in ZeRO-Offload, not measured: 64 GB/s to the host" in shown
+    assert "offload as in ZeRO-Offload, not measured: 55.7 GB/s to the host" in shown
+    assert main([*few, "--offload", "100", "--link", "host=20"]) == 0
+    assert "not measured: 20 GB/s to the host" in capsys.readouterr().out
+    assert "key of --link" in fails(capsys, 2, *few, "--link", "disk=3")
     plain = run_json(capsys, *TRAIN)
     assert not any("ZeRO-Offload" in note for note in plain["notes"])
     assert "give 0 or more" in fails(capsys, 2, *few, "--offload=-1")

@@ -146,6 +146,92 @@ def test_predict_prefix_is_fetched_from_host():
         assert there["memory_gib"] == here["memory_gib"]
 
 
+ON_DISK = Offload(cache_gib=20, disk_gib=100)
+DISK_H100 = replace(H100, disk_gbps=2.0)
+LONG = Workload(8192, 256, 6144)
+PREFIX_BYTES = 6144 * 32 * 8 * 2 * 128 * 2
+
+
+def test_prefix_on_disk_delays_the_first_token():
+    in_memory = replace(deploy(Offload(cache_gib=20), load=LONG), backend="sglang")
+    on_disk = replace(in_memory, offload=ON_DISK, system=DISK_H100)
+    read_ms = PREFIX_BYTES / 2e6
+    assert on_disk.disk_read_ms == pytest.approx(read_ms)
+    wait = on_disk.exposed_fetch_ms(1e9) - in_memory.exposed_fetch_ms(1e9)
+    assert wait == pytest.approx(read_ms)
+
+
+@pytest.mark.parametrize(
+    ("layout", "replicas", "reads"),
+    [
+        (Layout(), 1, 1),  # one rank, one file at a time
+        (Layout(8), 1, 1),  # eight ranks read an eighth each
+        (Layout(), 8, 8),  # eight replicas of a node share its disk
+        (Layout(), 64, 8),  # those of other nodes have their own
+    ],
+)
+def test_gpus_of_a_node_share_its_disk(layout, replicas, reads):
+    shared = replace(deploy(ON_DISK, load=LONG, layout=layout), system=DISK_H100, replicas=replicas)
+    assert shared.disk_ms_per_prompt == pytest.approx(reads * PREFIX_BYTES / 2e6)
+
+
+def test_latent_caches_are_read_once_by_all_ranks():
+    latent = describe_model("deepseek-ai/DeepSeek-V3")
+    one, eight = (
+        replace(deploy(ON_DISK, latent, load=LONG, layout=Layout(tp)), system=DISK_H100)
+        for tp in (1, 8)
+    )
+    assert one.disk_read_ms == pytest.approx(eight.disk_read_ms)
+
+
+def test_slow_disk_limits_throughput():
+    fast, slow = (
+        replace(
+            deploy(ON_DISK, load=LONG, requests=64),
+            backend="sglang",
+            system=replace(H100, disk_gbps=gbps),
+        )
+        for gbps in (1000.0, 0.5)
+    )
+    table = predict([fast, slow], CLOCKS)
+    per_s = table["requests_per_s"]
+    disk_per_s = 0.5e9 / PREFIX_BYTES
+    assert 0.7 * disk_per_s < per_s[1] < disk_per_s
+    assert per_s[0] > 2 * per_s[1]
+
+
+def test_plan_says_whether_the_disk_pays():
+    for gbps, advice in ((50.0, "computing it would take"), (0.1, "leave the disk out")):
+        request = PlanRequest(
+            model=MODEL,
+            systems=(replace(H100, disk_gbps=gbps),),
+            gpus=1,
+            workload=LONG,
+            engine="sglang",
+            formats=(Formats(),),
+            offload=ON_DISK,
+        )
+        made = plan(request, CLOCKS)
+        assert any(advice in note for note in notes(made))
+        assert plan_to_json(made)["question"]["offload_disk_gib"] == 100
+
+
+def test_measured_link_replaces_the_data_sheet():
+    measured = replace(H100, host_copy_gbps=10.0)
+    assert measured.transfer_ms(1e9) == pytest.approx(100.0, rel=1e-3)
+    assert H100.transfer_ms(1e9) == pytest.approx(1e3 / (0.87 * 64), rel=1e-3)
+    request = PlanRequest(
+        model=LARGE,
+        systems=(measured,),
+        gpus=1,
+        workload=LOAD,
+        formats=(Formats("bf16"),),
+        offload=Offload(100),
+    )
+    text = "\n".join(notes(plan(request, CLOCKS)))
+    assert "the measured rate of host links (h100_sxm 10 GB/s)" in text
+
+
 def test_analytic_times_slow_link_limits_prefill():
     slow = replace(H100, host_gbps=1.0)
     load = Workload(8192, 256, 8000)
@@ -194,6 +280,13 @@ def test_launch_offload_flags():
     _, trtllm = told(Offload(cache_gib=20), "trtllm", load)
     assert f'"host_cache_size": {20 * GIB}' in trtllm.files["trtllm.yaml"]
     assert "cannot offload weights" in launch(deploy(both), "trtllm").unsupported
+    in_folder = replace(DISK_H100, disk_folder="/data/prefixes")
+    on_disk = replace(deploy(ON_DISK, backend="sglang", load=load), system=in_folder)
+    line = " ".join(launch(on_disk, "sglang").commands[0])
+    assert "--page-size 64 --hicache-storage-backend file" in line
+    assert "--hicache-storage-prefetch-policy wait_complete" in line
+    assert f'{{"max_size":{100 * GIB},"file_storage_path":"/data/prefixes"}}' in line
+    assert "only with other software" in launch(on_disk, "vllm").unsupported
     for engine in ("vllm", "sglang"):
         plain, _ = told(Offload(), engine)
         assert "offload" not in plain
@@ -206,6 +299,8 @@ def test_launch_offload_flags():
         ({"offload": Offload(4), "engine": "trtllm"}, "TensorRT-LLM cannot offload weights"),
         ({"offload": Offload(4), "pools": True}, "pools cannot be planned with offloading"),
         ({"offload": Offload(cache_gib=4)}, "add --prefix"),
+        ({"offload": ON_DISK}, "use --backend sglang, or leave out --offload disk"),
+        ({"offload": Offload(disk_gib=4), "engine": "sglang"}, "add --offload cache=GIB"),
     ],
 )
 def test_plan_request_unsupported_offload_is_refused(more, why):
@@ -247,3 +342,53 @@ def test_plan_command_offloads(capsys, monkeypatch):
     assert "in host" in capsys.readouterr().out
     assert main(command) == 2
     assert "--offload" in capsys.readouterr().err
+
+
+def test_plan_disk_of_unknown_rate_is_refused():
+    with pytest.raises(UsageError, match="--link disk=GB/S, or --link disk=FOLDER"):
+        PlanRequest(
+            model=MODEL, systems=(H100,), gpus=1, workload=LONG, engine="sglang", offload=ON_DISK
+        )
+
+
+DISK_COMMAND = [
+    *("plan", "serve", MODEL.name, "--system", "h100_sxm", "--gpus", "1", "--isl", "8192"),
+    *("--osl", "256", "--prefix", "6144", "--backend", "sglang", "--formats", "bf16/bf16"),
+    *("--offload", "cache=20", "--offload", "disk=100"),
+]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--link", "disk=3500"], "give GB/s, 0.01 to 2000"),
+        (["--link", "disk=fast"], "is not a rate or a folder"),
+        (["--link", "host=there"], "is not a rate or 'here'"),
+        (["--link", "nvme=3"], "key of --link"),
+        (["--link", "disk=3", "--link", "disk=4"], "given twice"),
+        (["--link", "disk=3", "--prove"], "the queue at a disk is not simulated"),
+    ],
+)
+def test_plan_command_wrong_link_is_refused(more, why, capsys):
+    assert main([*DISK_COMMAND, *more]) == 2
+    assert why in " ".join(capsys.readouterr().err.split())
+
+
+def test_plan_command_link_without_offload_is_refused(capsys):
+    command = [text for text in DISK_COMMAND if "=" not in text and text != "--offload"]
+    assert main([*command, "--link", "host=50"]) == 2
+    assert "only --offload uses" in capsys.readouterr().err
+
+
+def test_plan_command_measures_a_folder(tmp_path, capsys, monkeypatch):
+    from foretune.collect import link_rates
+    from foretune.plan.cost import tables as operator_tables
+
+    monkeypatch.setattr(operator_tables, "default_folders", list)
+    measured = link_rates.LinkRate(2.0, 1.9, 2.1)
+    monkeypatch.setattr(link_rates, "measure_disk", lambda folder: measured)
+    assert main([*DISK_COMMAND, "--link", f"disk={tmp_path}", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert "replayed" not in answer
+    assert str(tmp_path.resolve()) in answer["commands"]["sglang"]
+    assert any("is read from disk in 403 ms" in note for note in answer["notes"])
