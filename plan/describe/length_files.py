@@ -38,6 +38,15 @@ COLUMNS: Mapping[str, Sequence[str]] = {
 """What a column is -> names of it, in lower case and with ``_`` between words: of vLLM's and
 OpenAI's usage, Azure's traces (``ContextTokens``, ``GeneratedTokens``), BurstGPT (``Request
 tokens``, ``Response tokens``), Mooncake (``input_length``), Vidur (``num_prefill_tokens``)."""
+DOCUMENT_COLUMNS: Mapping[str, Sequence[str]] = {
+    "tokens": (
+        *("tokens", "num_tokens", "n_tokens", "token_count", "total_tokens", "length", "lengths"),
+        *("document_length", "doc_length", "sequence_length", "seq_length", "seq_len", "seqlen"),
+        *("num_input_ids", "input_ids_length"),
+    ),
+    "count": COLUMNS["count"],
+}
+"""The same of documents to train on. A prompt and its answer are a document, too."""
 SHARE_COLUMNS = ("share", "shares", "probability", "percent")
 """Names of columns that must add up to 1, or to 100."""
 SHARES_TOLERANCE = 0.02
@@ -54,6 +63,14 @@ class ReadLengths:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class ReadDocuments:
+    """Tokens of the documents in a file -> their count, and how it was understood, a line each."""
+
+    counts: Mapping[int, float]
+    notes: tuple[str, ...]
+
+
 def read_lengths(path: str | os.PathLike[str]) -> ReadLengths:
     """Return the lengths of requests in a CSV, JSON or Parquet file.
 
@@ -61,20 +78,9 @@ def read_lengths(path: str | os.PathLike[str]) -> ReadLengths:
     row.
     """
     notes: list[str] = []
-    expected = [names[0] for names in COLUMNS.values()]
-    table = read_table(Path(path), expected, notes=notes)
-    if table.empty:
-        raise RunTableError(f"{path} has no rows: it needs one per request, or per pair of lengths")
-
-    # Which column is what?
-    found = _columns(table, path)
-    unread = [str(name) for name in table if name not in found.values()]
-    if unread:
-        notes.append(f"{path}: not read: {', '.join(unread)}")
-    with translate_read_errors(path, RunTableError, "is damaged: {}"):
-        numbers = pd.DataFrame(
-            {what: pd.to_numeric(table[name], errors="coerce") for what, name in found.items()}
-        )
+    table = _read_rows(path, COLUMNS, notes)
+    found = _columns(table, path, COLUMNS)
+    numbers = _numbers(table, found, path, notes)
 
     # Requests that failed have no answer.
     has_no_answer = numbers["osl"] == 0
@@ -82,10 +88,7 @@ def read_lengths(path: str | os.PathLike[str]) -> ReadLengths:
         failed = counted(int(has_no_answer.sum()), "row")
         notes.append(f"{path}: {failed} without an answer left out")
         numbers = numbers[~has_no_answer]
-    _require_valid(numbers, found, path)
-    counts = numbers["count"] if "count" in numbers else pd.Series(1.0, index=numbers.index)
-    if _plain(found.get("count", "")) in SHARE_COLUMNS:
-        _require_shares(counts.tolist(), str(path))
+    counts = _valid_counts(numbers, found, path)
     try:
         mix = LengthMix.from_counts(
             isl=numbers["isl"].astype(int).tolist(),
@@ -95,6 +98,66 @@ def read_lengths(path: str | os.PathLike[str]) -> ReadLengths:
     except ForetuneError as error:
         raise RunTableError(f"{path}: {error}") from error
     return ReadLengths(mix, tuple(notes))
+
+
+def read_document_lengths(path: str | os.PathLike[str]) -> ReadDocuments:
+    """Return the tokens of documents in a CSV, JSON or Parquet file.
+
+    It has a column of `DOCUMENT_COLUMNS`, or prompts and answers as in `read_lengths`. Raises
+    RunTableError as that does.
+    """
+    notes: list[str] = []
+    table = _read_rows(path, DOCUMENT_COLUMNS, notes)
+    has_tokens = any(_plain(str(name)) in DOCUMENT_COLUMNS["tokens"] for name in table)
+    has_prompts = any(_plain(str(name)) in COLUMNS["isl"] for name in table)
+    found = _columns(table, path, COLUMNS if has_prompts and not has_tokens else DOCUMENT_COLUMNS)
+    numbers = _numbers(table, found, path, notes)
+    counts = _valid_counts(numbers, found, path)
+
+    if "tokens" in numbers:
+        tokens = numbers["tokens"]
+    else:
+        notes.append(f"{path}: a document is a prompt and its answer")
+        tokens = numbers["isl"] + numbers["osl"]
+    return ReadDocuments(counts.groupby(tokens.astype(int)).sum().to_dict(), tuple(notes))
+
+
+def _read_rows(
+    path: str | os.PathLike[str], known: Mapping[str, Sequence[str]], notes: list[str]
+) -> pd.DataFrame:
+    table = read_table(Path(path), [names[0] for names in known.values()], notes=notes)
+    if table.empty:
+        raise RunTableError(f"{path} has no rows: it needs one per {_each(known)}")
+    return table
+
+
+def _each(known: Mapping[str, Sequence[str]]) -> str:
+    """Return what a row is of."""
+    return "request, or per pair of lengths" if "isl" in known else "document, or per length"
+
+
+def _numbers(
+    table: pd.DataFrame, found: Mapping[str, str], path: str | os.PathLike[str], notes: list[str]
+) -> pd.DataFrame:
+    """Return the columns that are read, as numbers."""
+    unread = [str(name) for name in table if name not in found.values()]
+    if unread:
+        notes.append(f"{path}: not read: {', '.join(unread)}")
+    with translate_read_errors(path, RunTableError, "is damaged: {}"):
+        return pd.DataFrame(
+            {what: pd.to_numeric(table[name], errors="coerce") for what, name in found.items()}
+        )
+
+
+def _valid_counts(
+    numbers: pd.DataFrame, found: Mapping[str, str], path: str | os.PathLike[str]
+) -> "pd.Series[float]":
+    """Return how often each row counts: once, if nothing else is said. Raises RunTableError."""
+    _require_valid(numbers, found, path)
+    counts = numbers["count"] if "count" in numbers else pd.Series(1.0, index=numbers.index)
+    if _plain(found.get("count", "")) in SHARE_COLUMNS:
+        _require_shares(counts.tolist(), str(path))
+    return counts
 
 
 def parse_histogram(text: str, option: str) -> dict[int, float]:
@@ -129,10 +192,12 @@ def parse_histogram(text: str, option: str) -> dict[int, float]:
     return shares
 
 
-def _columns(table: pd.DataFrame, path: str | os.PathLike[str]) -> dict[str, str]:
+def _columns(
+    table: pd.DataFrame, path: str | os.PathLike[str], known: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
     """Return the name of each column that is read: what it is -> name."""
     found: dict[str, str] = {}
-    for what, names in COLUMNS.items():
+    for what, names in known.items():
         of_kind = [str(name) for name in table if _plain(str(name)) in names]
         if len(of_kind) > 1:
             raise RunTableError(
@@ -140,18 +205,20 @@ def _columns(table: pd.DataFrame, path: str | os.PathLike[str]) -> dict[str, str
             )
         if of_kind:
             found[what] = of_kind[0]
-    missing = [what for what in ("isl", "osl") if what not in found]
+    lengths = [what for what in known if what != "count"]
+    missing = [what for what in lengths if what not in found]
     if not missing:
         return found
 
     texts = [str(name) for name in table if str(name) in TEXTS]
     if texts:
+        columns = " and ".join(lengths)
         raise RunTableError(
             f"{path} has texts ({texts[0]}), not lengths: count their tokens with the model's "
-            "tokenizer, and write columns isl and osl"
+            f"tokenizer, and write {'a column' if len(lengths) == 1 else 'columns'} {columns}"
         )
     raise RunTableError(
-        f"{path} has no column {missing[0]}, also not as {', '.join(COLUMNS[missing[0]][1:5])}, …; "
+        f"{path} has no column {missing[0]}, also not as {', '.join(known[missing[0]][1:5])}, …; "
         f"it has {', '.join(map(str, table))}"
     )
 
@@ -174,9 +241,9 @@ def _require_valid(
     numbers: pd.DataFrame, names: Mapping[str, str], path: str | os.PathLike[str]
 ) -> None:
     """Raise RunTableError for the first row that has no whole lengths, or no count."""
-    lengths = numbers[["isl", "osl"]]
+    lengths = numbers.drop(columns="count", errors="ignore")
     is_whole = (lengths % 1 == 0) & (lengths >= 1) & (lengths < MAX_TOKENS)
-    for what in ("isl", "osl"):
+    for what in lengths:
         if not is_whole[what].all():
             row = int(numbers.index[~is_whole[what]][0]) + 1
             raise RunTableError(

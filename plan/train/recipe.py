@@ -11,6 +11,7 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import divisors
 from foretune.plan.describe.system import System
+from foretune.plan.train.documents import Documents
 
 Precision = Literal["bf16", "fp8"]
 Attention = Literal["flash", "unfused"]
@@ -34,7 +35,8 @@ class TrainingTask:
     FlashAttention (arXiv:2205.14135).
 
     Raises:
-        ProblemError: batch or sequence is not positive.
+        ProblemError: batch or sequence is not positive, or documents are packed and attention is
+            unfused, which computes the scores of whole sequences.
         UnknownName: an unknown precision, attention or gradient format.
     """
 
@@ -44,6 +46,7 @@ class TrainingTask:
     attention: Attention = "flash"
     gradients: Gradients = "fp32"  # format of gradients summed over micro-batches and replicas
     overlap: bool = False  # of tensor-parallel exchanges and products, as with user buffers
+    documents: Documents | None = None  # packed into each sequence; None: a sequence is one
 
     def __post_init__(self) -> None:
         for field in ("batch", "sequence"):
@@ -56,6 +59,13 @@ class TrainingTask:
         ):
             if getattr(self, field) not in known:
                 raise UnknownName(f"{field} of training", getattr(self, field), known)
+        if self.documents and self.attention == "unfused":
+            raise ProblemError("unfused attention computes all scores: pack documents with flash")
+
+    @property
+    def mean_keys(self) -> float:
+        """Keys that a mean token may attend to, masked or not."""
+        return self.documents.mean_keys if self.documents else self.sequence
 
     @property
     def tokens(self) -> int:

@@ -320,5 +320,14 @@ def _attention(model: ModelDescription, task: TrainingTask) -> float:
     mla = model.mla
     widths = mla.qk_nope + mla.qk_rope + mla.v_head if mla else 2 * model.head_dim
     full = model.softmax_layers - model.windowed_layers
-    keys = full * task.sequence + model.windowed_layers * min(task.sequence, model.sliding_window)
+    keys = full * task.mean_keys + model.windowed_layers * _windowed_keys(model, task)
     return 2.0 * model.heads * widths * keys
+
+
+def _windowed_keys(model: ModelDescription, task: TrainingTask) -> float:
+    """Return the keys of a mean token in a layer with a window."""
+    window = model.sliding_window
+    if task.documents is None:
+        return min(task.sequence, window)
+    kinds = zip(task.documents.lengths, task.documents.token_shares, strict=True)
+    return sum(share * min(length, window) for length, share in kinds)

@@ -118,18 +118,35 @@ def _attention(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> I
     """
     layout = Layout(recipe.layout.tp)
     cp = recipe.layout.cp
-    full = Part(recipe.micro_batch, task.sequence, 0, "prefill")
     piece = Part(recipe.micro_batch, task.sequence // cp, 0, "prefill")
-    for part in (piece, full):
+    for op in attention_operators(model, layout, task.formats, [piece], "prefill"):
+        if op.kernel not in ATTENTION_KERNELS:
+            yield op
+
+    for part, share in _document_parts(recipe, task):
         for op in attention_operators(model, layout, task.formats, [part], "prefill"):
-            if (op.kernel in ATTENTION_KERNELS) != (part is full):
-                continue
             if op.kernel not in ATTENTION_KERNELS:
-                yield op
-            elif op.kernel == "attention_prefill" and task.attention == "unfused":
+                continue
+            if op.kernel == "attention_prefill" and task.attention == "unfused":
                 yield from _unfused(op, recipe.layout.tp)
             else:
-                yield replace(op, count=op.count / cp)
+                yield replace(op, count=share * op.count / cp)
+
+
+def _document_parts(recipe: Recipe, task: TrainingTask) -> Iterator[tuple[Part, float]]:
+    """Yield micro-batches of documents of one length each, and the share of tokens in such.
+
+    One launch computes the documents of all lengths, so that none of them is alone on the GPU:
+    each kind takes its share of the time of a micro-batch that is full of it.
+    """
+    documents = task.documents
+    if documents is None:
+        yield Part(recipe.micro_batch, task.sequence, 0, "prefill"), 1.0
+        return
+    tokens = recipe.micro_batch * task.sequence
+    for length, share in zip(documents.lengths, documents.token_shares, strict=True):
+        batch = max(round(tokens / length), 1)
+        yield Part(batch, length, 0, "prefill"), share * tokens / (batch * length)
 
 
 def _unfused(op: Operator, tp: int) -> Iterator[Operator]:

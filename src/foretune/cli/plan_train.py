@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options, plan_links, plan_options
+from foretune.cli import options, plan_documents, plan_links, plan_options
 from foretune.cli.output import Output
 from foretune.errors import UsageError, require_known
 from foretune.values import percent
@@ -59,6 +61,7 @@ def train(
     gpus: int = typer.Option(..., help="Number of GPUs."),
     batch: int = typer.Option(..., help="Sequences per optimizer step, over all replicas."),
     sequence: int = typer.Option(..., help="Tokens per sequence."),
+    lengths: str = plan_documents.LENGTHS,
     tokens: float = TOKENS,
     formats: str = FORMATS,
     software: str = SOFTWARE,
@@ -88,23 +91,25 @@ def train(
     if not precision:
         raise UsageError(f"--formats {formats!r}: write bf16, fp8 or fp8/bf16")
     known_formats: dict[str, Any] = {"precision": precision, "gradients": gradients or "fp32"}
-    task = TrainingTask(batch, sequence, overlap=overlap, **known_formats)
+    documents, reading_notes = plan_documents.read_documents(lengths, sequence)
+    task = TrainingTask(batch, sequence, overlap=overlap, documents=documents, **known_formats)
 
     # Every recipe that fits, the fastest first.
     timers, tables = plan_options.load_timers(operators)
     named = resolve_system(system, plan_options.read_prices(prices))
     (hardware,) = plan_links.with_links([named], link, known=["host"])
     described = describe_model(model)
-    training_plan = plan_training(
+    plan_task = partial(
+        plan_training,
         described,
         hardware,
         gpus=gpus,
-        task=task,
         timers=timers,
         calibration=KNOWN_SOFTWARE[software],
         offload=offload,
         zero_bubble=zero_bubble,
     )
+    training_plan = plan_task(task=task)
 
     output = Output(options.root_options(context).as_json)
     shown = training_plan.distinct.head(top)
@@ -114,10 +119,16 @@ def train(
     output.say("")
     for line in _sentences(training_plan, tokens):
         output.say(line)
-    notes = [*NOTES, *_assumptions(shown, hardware, tables.systems if tables else None)]
+    if documents is not None:
+        padded = plan_task(task=replace(task, documents=None))
+        gain = plan_documents.packing_gain(training_plan, padded)
+        output.say(plan_documents.describe_packing(gain, sequence))
+    assumptions = _assumptions(shown, hardware, tables.systems if tables else None)
+    notes = [*reading_notes, *NOTES, *assumptions]
     for note in notes:
         output.say(f"note: {note}")
-    output.result(_to_json(training_plan, shown, tokens, notes))
+    result = _to_json(training_plan, shown, tokens, notes)
+    output.result(result if documents is None else {**result, "packing": gain})
 
 
 def _row(row: "pd.Series[Any]") -> list[str]:

@@ -120,3 +120,39 @@ def test_mistakes_are_one_line(capsys, more, message):
 def test_an_unknown_model_offers_the_nearest(capsys):
     wrong = [part.replace("Qwen3-32B", "Qwne3-32B") for part in TRAIN]
     assert "did you mean" in fails(capsys, 2, *wrong)
+
+
+def test_documents_are_packed_and_compared_with_padding(capsys, tmp_path):
+    plain = run_json(capsys, *TRAIN)
+    assert "packing" not in plain
+    answer = run_json(capsys, *TRAIN, "--lengths", "512:0.5,1536:0.5")
+    gain = answer["packing"]
+    assert gain["documents_per_sequence"] == pytest.approx(4)
+    assert gain["mean_keys"] == pytest.approx(0.25 * 512 + 0.75 * 1536)
+    plain_rate = plain["best"]["tokens_per_s_per_gpu"]
+    assert gain["padded_tokens_per_s_per_gpu"] == pytest.approx(plain_rate / 4)
+    assert 4 < gain["speedup"] < 6
+    assert answer["best"]["step_ms"] < plain["best"]["step_ms"]
+
+    file = tmp_path / "documents.csv"
+    file.write_text("length\n512\n1536\n")
+    assert run_json(capsys, *TRAIN, "--lengths", str(file))["packing"] == gain
+
+
+def test_long_documents_are_cut_and_said(capsys):
+    assert main([*TRAIN, "--lengths", "20000:0.05,512:0.95"]) == 0
+    shown = capsys.readouterr().out
+    assert "documents are cut at 4,096 tokens; the longest has 20,000" in shown
+    assert "documents are packed whole" in shown
+
+
+@pytest.mark.parametrize(
+    ("lengths", "code", "why"),
+    [
+        ("512:x", 2, "TOKENS:SHARE"),
+        ("0:1", 2, "at least 1 token"),
+        ("absent.csv", 1, "No such file"),
+    ],
+)
+def test_wrong_lengths_are_one_clear_line(capsys, lengths, code, why):
+    assert why in fails(capsys, code, *TRAIN, "--lengths", lengths)
