@@ -13,6 +13,7 @@ import json
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from machine import markdown
@@ -22,9 +23,10 @@ from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import Formats
-from foretune.plan.describe.layout import Workload
+from foretune.plan.describe.layout import Offload, Workload
 from foretune.plan.describe.model_catalog import describe_model, known_models
 from foretune.plan.serve.candidates import candidate_deployments, supported_formats
+from foretune.plan.serve.engine_support import unsupported_offload
 from foretune.plan.serve.launching import launch
 from foretune.plan.serve.request import PlanRequest
 
@@ -37,6 +39,8 @@ FROZEN = Path(__file__).resolve().parents[1] / "tests" / "plan" / "serve" / "fla
 SYSTEMS = ("h100_sxm", "b200_sxm")
 LAYOUTS = 3
 """Layouts of each model, format and system, from the most spread."""
+OFFLOADS = (Offload(4), Offload(cache_gib=20), Offload(cache_gib=20, disk_gib=100))
+"""What the most spread layout also keeps outside of its GPUs."""
 
 
 def main() -> None:
@@ -134,6 +138,13 @@ def _some(
         formats=(formats,),
     )
     found = list(candidate_deployments(request, node))[-LAYOUTS:]
+    on_disk = replace(node, disk_gbps=2.0, disk_folder="/data/prefixes")
+    found += [
+        replace(last, system=on_disk, workload=Workload(1024, 256, prefix=512), offload=offload)
+        for last in found[-1:]
+        for offload in OFFLOADS
+        if not unsupported_offload(offload, engine)
+    ]
     for candidate in found:
         started = launch(candidate, engine, candidate.replicas)
         yield from (list(command) for command in started.commands[:1])
