@@ -2,11 +2,14 @@
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
 from toy_kernel import DEVICE, FakeRunner, FlatRunner, Toy, config
 
+from foretune.cli.campaign import show_results
+from foretune.cli.output import Output
 from foretune.collect.comparison import Rounds
 from foretune.collect.machine_load import MachineLoad
 from foretune.objective import ConstrainedObjective, Objective
@@ -15,6 +18,7 @@ from foretune.tune.results import Comparison, NoiseEstimate
 from foretune.tune.store import Store
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.verification import StoredVerification
+from foretune.values import short_number
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -246,6 +250,17 @@ def test_tune_problem_win_while_busy_is_not_verified():
     assert "while others were busy" in result.headline
     store = MeasurementCache.for_kernel(KERNEL, DEVICE)
     assert store.choice(PROBLEM, TIME).how == "measured"
+
+
+@pytest.mark.usefixtures("_short_look")
+def test_table_shows_the_time_of_the_win_while_busy(capsys):
+    result = tune(ThreadsRunner(BUSY))
+    show_results(Output(as_json=False), [result])
+    shown = capsys.readouterr().out
+    assert "while busy" in shown
+    times = [short_number(contender.value) for contender in (result.baseline, result.busy_win)]
+    assert times[0] != times[1]
+    assert re.search(r"\s+".join(map(re.escape, times)), shown)
 
 
 @pytest.mark.usefixtures("_short_look")

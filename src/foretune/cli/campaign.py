@@ -127,8 +127,8 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
         columns.append(f"vs {library.name}")
     rows = []
     for name, result in zip(names, results, strict=True):
-        times = [short_number(result.baseline.value), short_number(result.winner.value)]
-        row = [name, *times, _gain(result)]
+        best = result.busy_win or result.winner
+        row = [name, short_number(result.baseline.value), short_number(best.value), _gain(result)]
         if library is not None:
             compared = result.versus_library
             row.append("–" if compared is None else compared.ratio_text)
