@@ -53,6 +53,8 @@ def question_to_json(plan: Plan) -> dict[str, Any]:
         "offload_gib": request.offload.weights_gib or None,
         "offload_cache_gib": request.offload.cache_gib or None,
         "offload_disk_gib": request.offload.disk_gib or None,
+        "link_host_gbps": request.systems[0].host_copy_gbps or None,
+        "link_disk_gbps": request.systems[0].disk_gbps or None,
         "goal": requirements.goal,
     }
 

@@ -58,3 +58,20 @@ def test_host_copy_needs_a_gpu():
     else:
         with pytest.raises(UsageError, match="torch sees no GPU"):
             measure_host_copy()
+
+
+def test_host_copy_is_timed_between_two_waits(monkeypatch):
+    """Rehearsed on the CPU, as no GPU is needed to see what is copied and waited for."""
+    torch = pytest.importorskip("torch")
+    events = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: events.append("wait"))
+    empty = torch.empty
+    monkeypatch.setattr(
+        torch, "empty", lambda size, dtype, device="cpu", pin_memory=False: empty(size, dtype=dtype)
+    )
+    monkeypatch.setattr(link_rates, "COPY_BYTES", 2**20)
+    rate = measure_host_copy()
+    assert 0 < rate.low <= rate.gbps <= rate.high
+    assert events == ["wait", "wait"] * link_rates.PASSES

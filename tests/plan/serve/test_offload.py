@@ -213,7 +213,10 @@ def test_plan_says_whether_the_disk_pays():
         )
         made = plan(request, CLOCKS)
         assert any(advice in note for note in notes(made))
-        assert plan_to_json(made)["question"]["offload_disk_gib"] == 100
+        question = plan_to_json(made)["question"]
+        assert question["offload_disk_gib"] == 100
+        assert question["link_disk_gbps"] == gbps
+        assert "link_host_gbps" not in question
 
 
 def test_measured_link_replaces_the_data_sheet():
