@@ -38,12 +38,7 @@ class Documents:
 
         Longer ones are cut into whole sequences and a rest. Raises ProblemError if there are none.
         """
-        pieces: dict[int, float] = {}
-        for length, count in counts.items():
-            whole, rest = divmod(length, sequence)
-            for size, number in ((sequence, whole * count), (rest, count)):
-                if size and number > 0:
-                    pieces[size] = pieces.get(size, 0.0) + number
+        pieces = _cut(counts, sequence)
         if not pieces:
             raise ProblemError("no document has a token: give lengths with counts above 0")
 
@@ -63,6 +58,17 @@ class Documents:
     def mean_keys(self) -> float:
         """Keys in the document of a mean token, masked or not."""
         return float(np.dot(self.lengths, self.token_shares))
+
+
+def _cut(counts: Mapping[int, float], sequence: int) -> dict[int, float]:
+    """Return the lengths of pieces that fit in a sequence, and their counts."""
+    pieces: dict[int, float] = {}
+    for length, count in counts.items():
+        whole, rest = divmod(length, sequence)
+        for size, number in ((sequence, whole * count), (rest, count)):
+            if size and number > 0:
+                pieces[size] = pieces.get(size, 0.0) + number
+    return pieces
 
 
 def _joined(lengths: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
