@@ -313,7 +313,8 @@ def plan(
         ranked = replace(ranked, probability_best=probability)
 
     # 5. Reading a prefix from disk pays only if computing it takes longer.
-    if request.offload.disk_gib and not ranked.feasible.empty:
+    has_best = not ranked.feasible.empty and not ranked._is_goal_unknown
+    if request.offload.disk_gib and has_best:
         compute_ms = _prefix_compute_ms(ranked.deployment(ranked.best), timers)
         ranked = replace(ranked, prefix_compute_ms=compute_ms)
     return replace(ranked, seconds=time.perf_counter() - start)

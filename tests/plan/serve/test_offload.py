@@ -395,3 +395,10 @@ def test_plan_command_measures_a_folder(tmp_path, capsys, monkeypatch):
     assert "replayed" not in answer
     assert str(tmp_path.resolve()) in answer["commands"]["sglang"]
     assert any("is read from disk in 403 ms" in note for note in answer["notes"])
+
+
+def test_plan_with_prefixes_on_disk_and_no_price_names_the_price(capsys):
+    command = [*DISK_COMMAND[:-4], "--offload", "cache=20", "--offload", "disk=100"]
+    command[command.index("h100_sxm")] = "RTX 4090"
+    assert main([*command, "--link", "disk=3", "--for", "cost"]) == 2
+    assert "price" in capsys.readouterr().err
