@@ -67,7 +67,10 @@ class Calibration:
         """Condition on deployments; ``rows`` are from `analytic_times`."""
         predicted = correction.predict(rows) if correction else formula_latencies(rows)
         targets = [target for target, count in MIN_LINES.items() if len(rows) >= count]
-        return cls(fit_error_processes(rows, measured, predicted=predicted, targets=targets))
+        processes = fit_error_processes(
+            rows, measured, predicted=predicted, targets=targets, outliers={}
+        )
+        return cls(processes)
 
     def apply(self, rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
         """Return shifted latencies, with their intervals; ``rows`` are from `analytic_times`."""

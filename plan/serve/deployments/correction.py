@@ -6,7 +6,7 @@ held-out models for unknown models, and from held-out configurations for known o
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -17,7 +17,9 @@ from foretune.errors import PredictorError
 from foretune.plan.serve.deployments.group_process import (
     COMPONENTS,
     NOISE,
+    OUTLIERS,
     GroupedGaussianProcess,
+    Outliers,
     deployment_points,
 )
 from foretune.plan.serve.deployments.latency_formulas import formula_latencies
@@ -77,7 +79,11 @@ class LatencyPredictor:
         """Fit the processes, with their own intervals."""
         self.known_models = frozenset(rows["model"])
         self.processes = fit_error_processes(
-            rows, measured, predicted=formula_latencies(rows), targets=TARGETS
+            rows,
+            measured,
+            predicted=formula_latencies(rows),
+            targets=TARGETS,
+            outliers=OUTLIERS,
         )
         self.widths = {target: [T_QUANTILE_95, T_QUANTILE_95] for target in TARGETS}
         return self
@@ -199,13 +205,22 @@ def log_metric(
 
 
 def fit_error_processes(
-    rows: pd.DataFrame, measured: pd.DataFrame, predicted: pd.DataFrame, targets: Iterable[str]
+    rows: pd.DataFrame,
+    measured: pd.DataFrame,
+    predicted: pd.DataFrame,
+    targets: Iterable[str],
+    outliers: Mapping[str, Outliers],
 ) -> dict[str, GroupedGaussianProcess]:
-    """Return the process of each target's log(measured / predicted)."""
+    """Return the process of each target's log(measured / predicted).
+
+    Targets that ``outliers`` leaves out have the usual ones.
+    """
     points = deployment_points(rows)
     processes = {}
     for target in targets:
-        process = GroupedGaussianProcess(COMPONENTS[target], NOISE[target])
+        process = GroupedGaussianProcess(
+            COMPONENTS[target], NOISE[target], outliers.get(target, Outliers())
+        )
         errors = _log_ratio(measured[target], predicted[target])
         processes[target] = process.fit(points, errors)
     return processes

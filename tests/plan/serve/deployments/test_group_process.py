@@ -10,6 +10,7 @@ from foretune.plan.serve.deployments.group_process import (
     LABELS,
     LENGTH_SCALES,
     GroupedGaussianProcess,
+    Outliers,
     VarianceComponent,
 )
 
@@ -79,3 +80,16 @@ def test_group_process_outlier_counts_little():
     process = GroupedGaussianProcess(COMPONENTS, 0.01).fit(sites(models, uses), errors)
     mean, _ = process.predict(sites(["a"], ["x"]))
     assert mean[0] == pytest.approx(0.1, abs=0.06)
+
+
+def test_group_process_outliers_that_agree_do_not_hide_each_other():
+    """Nine rows of a version are ten times too slow, and predict each other."""
+    models = ["a"] * 30
+    uses = ["x"] * 21 + ["y"] * 9
+    errors = np.where(np.arange(30) < 21, 0.0, 2.3)
+    near = sites(["b"], ["x"])
+    means = []
+    for outliers in (Outliers(1.0), Outliers(1.0, of_the_mean=True)):
+        process = GroupedGaussianProcess(COMPONENTS, 0.01, outliers)
+        means.append(process.fit(sites(models, uses), errors).predict(near)[0][0])
+    assert abs(means[1]) < 0.5 * abs(means[0])
