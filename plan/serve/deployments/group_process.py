@@ -147,7 +147,7 @@ class GroupedGaussianProcess:
 
     components: Mapping[str, VarianceComponent]
     noise: float = 0.01
-    outliers: Outliers = Outliers()  # noqa: RUF009  # immutable
+    outliers: Outliers = Outliers()  # immutable
 
     def fit(self, points: pd.DataFrame, errors: np.ndarray) -> Self:
         """Condition on log errors of deployments; ``points`` are from `deployment_points`."""
