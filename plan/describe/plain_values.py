@@ -1,4 +1,4 @@
-"""Values in a description of a model as they were meant.
+"""Values in a description of a model, or in a result, as they were meant.
 
 Some tools write numbers and booleans as texts (``"128"``, ``"False"``), or whole numbers with a
 fraction (``8.0``). Taken as they stand, a text would count as true, and a size as missing.
@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}")
+_DECIMAL_NUMBER = re.compile(r"[+-]?\d{1,15}\.\d+([eE][+-]?\d{1,2})?")
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 """Text in lower case -> what it stands for."""
 MAX_WHOLE = 2.0**53
@@ -28,4 +29,6 @@ def plain_values(value: Any) -> Any:
     text = value.strip()
     if _WHOLE_NUMBER.fullmatch(text):
         return int(text)
+    if _DECIMAL_NUMBER.fullmatch(text):
+        return float(text)
     return _WORDS.get(text.lower(), value)
