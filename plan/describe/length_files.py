@@ -1,49 +1,30 @@
 """Reads lengths of requests: histograms and logs of anybody, and ``512:0.7,4096:0.3``.
 
-A table has a column of prompts' tokens and one of answers', under any of the names in `COLUMNS`,
-and maybe a column of counts or shares; without one, each row is a request.
+A table has a column of prompts' tokens and one of answers', under any of the names in
+`length_columns`, and maybe a column of counts or shares; without one, each row is a request.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.decimal_marks import MARKS
 from foretune.datasets.importers.files import read_table
+from foretune.datasets.text_tables import Dialect
 from foretune.errors import ForetuneError, RunTableError, UsageError
+from foretune.plan.describe.length_columns import COLUMNS, LengthColumns, adds_up, length_columns
 from foretune.plan.describe.lengths import MAX_TOKENS, LengthMix
 from foretune.support.files import translate_read_errors
 from foretune.values import counted
 
-COLUMNS: Mapping[str, Sequence[str]] = {
-    "isl": (
-        *("isl", "prompt_tokens", "num_prompt_tokens", "context_tokens", "input_tokens"),
-        *("num_input_tokens", "input_length", "input_len", "prompt_length", "prompt_len"),
-        *("num_prefill_tokens", "request_tokens"),
-    ),
-    "osl": (
-        *("osl", "completion_tokens", "num_completion_tokens", "generated_tokens"),
-        *("output_tokens", "num_output_tokens", "output_length", "output_len"),
-        *("completion_length", "completion_len", "answer_tokens", "num_decode_tokens"),
-        *("num_generated_tokens", "response_tokens"),
-    ),
-    "count": (
-        *("count", "counts", "number", "requests", "num_requests", "frequency", "weight"),
-        *("requests_per_s", "share", "shares", "probability", "percent"),
-    ),
-}
-"""What a column is -> names of it, in lower case and with ``_`` between words: of vLLM's and
-OpenAI's usage, Azure's traces (``ContextTokens``, ``GeneratedTokens``), BurstGPT (``Request
-tokens``, ``Response tokens``), Mooncake (``input_length``), Vidur (``num_prefill_tokens``)."""
-SHARE_COLUMNS = ("share", "shares", "probability", "percent")
-"""Names of columns that must add up to 1, or to 100."""
-SHARES_TOLERANCE = 0.02
-"""Rounded shares may be off their sum by so much, relatively."""
-TEXTS = ("conversations", "messages", "prompt", "text", "body.messages")
-"""Columns of data sets with texts, in which nothing is counted."""
+_BUCKET = re.compile(r"\d\s*(-|–|\.\.|to)\s*\d|^[<>≤≥\[(]")
+"""A bucket of a histogram: 0-512, [512, 1024), <=512."""
 
 
 @dataclass(frozen=True)
@@ -61,30 +42,27 @@ def read_lengths(path: str | os.PathLike[str]) -> ReadLengths:
     row.
     """
     notes: list[str] = []
-    expected = [names[0] for names in COLUMNS.values()]
-    table = read_table(Path(path), expected, notes=notes)
+    table = _table(Path(path), notes)
     if table.empty:
         raise RunTableError(f"{path} has no rows: it needs one per request, or per pair of lengths")
 
     # Which column is what?
-    found = _columns(table, path)
-    unread = [str(name) for name in table if name not in found.values()]
-    if unread:
-        notes.append(f"{path}: not read: {', '.join(unread)}")
+    columns = length_columns(table, path)
+    if columns.unread:
+        each = "" if columns.count else "; each row counts as one request"
+        notes.append(f"{path}: not read: {', '.join(columns.unread)}{each}")
     with translate_read_errors(path, RunTableError, "is damaged: {}"):
-        numbers = pd.DataFrame(
-            {what: pd.to_numeric(table[name], errors="coerce") for what, name in found.items()}
-        )
+        numbers = _numbers(table, columns)
 
-    # Requests that failed have no answer.
-    has_no_answer = numbers["osl"] == 0
-    if has_no_answer.any():
-        failed = counted(int(has_no_answer.sum()), "row")
+    # Requests that failed have no answer, or no lengths at all.
+    is_request = (numbers["osl"] != 0) & numbers[["isl", "osl"]].notna().any(axis=1)
+    if not is_request.all():
+        failed = counted(int((~is_request).sum()), "row")
         notes.append(f"{path}: {failed} without an answer left out")
-        numbers = numbers[~has_no_answer]
-    _require_valid(numbers, found, path)
+        numbers = numbers[is_request]
+    _require_valid(numbers, table, columns, path)
     counts = numbers["count"] if "count" in numbers else pd.Series(1.0, index=numbers.index)
-    if _plain(found.get("count", "")) in SHARE_COLUMNS:
+    if columns.has_shares:
         _require_shares(counts.tolist(), str(path))
     try:
         mix = LengthMix.from_counts(
@@ -129,68 +107,75 @@ def parse_histogram(text: str, option: str) -> dict[int, float]:
     return shares
 
 
-def _columns(table: pd.DataFrame, path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the name of each column that is read: what it is -> name."""
-    found: dict[str, str] = {}
-    for what, names in COLUMNS.items():
-        of_kind = [str(name) for name in table if _plain(str(name)) in names]
-        if len(of_kind) > 1:
-            raise RunTableError(
-                f"{path} has {' and '.join(of_kind)}, which both are {what}: leave one out"
-            )
-        if of_kind:
-            found[what] = of_kind[0]
-    missing = [what for what in ("isl", "osl") if what not in found]
-    if not missing:
-        return found
+def _table(path: Path, notes: list[str]) -> pd.DataFrame:
+    """Return the table in a file. Lengths are whole, so ``1,024`` is no fraction."""
+    expected = [names[0] for names in COLUMNS.values()]
+    try:
+        return read_table(path, expected, notes=notes)
+    except UsageError:
+        readings = []
+        for mark in MARKS:
+            settled: list[str] = []
+            with suppress(ForetuneError):
+                table = read_table(path, expected, Dialect(decimal=mark), notes=settled)
+                lengths = _numbers(table, length_columns(table, path))[["isl", "osl"]]
+                if (lengths % 1 == 0).all(axis=None):
+                    readings.append((float(lengths.sum(axis=None)), table, settled))
+        if not readings:
+            raise
 
-    texts = [str(name) for name in table if str(name) in TEXTS]
-    if texts:
-        raise RunTableError(
-            f"{path} has texts ({texts[0]}), not lengths: count their tokens with the model's "
-            "tokenizer, and write columns isl and osl"
-        )
-    raise RunTableError(
-        f"{path} has no column {missing[0]}, also not as {', '.join(COLUMNS[missing[0]][1:5])}, …; "
-        f"it has {', '.join(map(str, table))}"
+        # Nobody writes 1.000 for one token: the marks are those of thousands.
+        _, table, settled = max(readings, key=lambda reading: reading[0])
+        notes += settled
+        return table
+
+
+def _numbers(table: pd.DataFrame, columns: LengthColumns) -> pd.DataFrame:
+    """Return the lengths, and the counts if there are any; NaN for texts."""
+    numbers = pd.DataFrame(
+        {
+            "isl": pd.to_numeric(table[columns.isl], errors="coerce"),
+            "osl": pd.to_numeric(table[columns.osl], errors="coerce"),
+        }
     )
-
-
-def _plain(name: str) -> str:
-    """Return a column's name in lower case, with ``_`` between words: ContextTokens, Prompt Len.
-
-    Of a path (``response.body.usage.prompt_tokens``), it is the end.
-    """
-    name = name.strip().rpartition(".")[2]
-    spaced = "".join(f"_{c}" if c.isupper() else c for c in name)
-    words = spaced.replace(" ", "_").replace("-", "_").lower().split("_")
-    # Capitals alone, like ISL, are one word.
-    if name.isupper():
-        return name.lower().replace(" ", "_")
-    return "_".join(word for word in words if word)
+    for name in columns.other_prompts:
+        numbers["isl"] += pd.to_numeric(table[name], errors="coerce").fillna(0)
+    if columns.count:
+        texts = table[columns.count].astype(str).str.strip().str.removesuffix("%")
+        numbers["count"] = pd.to_numeric(texts, errors="coerce")
+    return numbers
 
 
 def _require_valid(
-    numbers: pd.DataFrame, names: Mapping[str, str], path: str | os.PathLike[str]
+    numbers: pd.DataFrame,
+    table: pd.DataFrame,
+    columns: LengthColumns,
+    path: str | os.PathLike[str],
 ) -> None:
     """Raise RunTableError for the first row that has no whole lengths, or no count."""
     lengths = numbers[["isl", "osl"]]
     is_whole = (lengths % 1 == 0) & (lengths >= 1) & (lengths < MAX_TOKENS)
-    for what in ("isl", "osl"):
+    for what, name in (("isl", columns.isl), ("osl", columns.osl)):
         if not is_whole[what].all():
-            row = int(numbers.index[~is_whole[what]][0]) + 1
+            row = int(numbers.index[~is_whole[what]][0])
+            cell = str(table[name].iloc[row])
+            hint = ": give each bucket one length, like its middle" if _BUCKET.search(cell) else ""
             raise RunTableError(
-                f"{path}, row {row}: {names[what]} must be a whole number of tokens, at least 1"
+                f"{path}, row {row + 1}: {name} must be a whole number of tokens, at least 1, "
+                f"not {cell}{hint}"
             )
     if "count" in numbers:
         is_count = (numbers["count"] >= 0) & (numbers["count"] < np.inf)
         if not is_count.all():
-            row = int(numbers.index[~is_count][0]) + 1
-            raise RunTableError(f"{path}, row {row}: {names['count']} must be a number from 0 on")
+            row = int(numbers.index[~is_count][0])
+            raise RunTableError(
+                f"{path}, row {row + 1}: {columns.count} must be a number from 0 on, not "
+                f"{table[columns.count].iloc[row]}"
+            )
 
 
 def _require_shares(shares: Sequence[float], where: str) -> None:
     """Raise RunTableError unless shares add up to 1, or to 100 percent."""
-    total = sum(shares)
-    if not any(abs(total / whole - 1.0) <= SHARES_TOLERANCE for whole in (1.0, 100.0)):
+    if not adds_up(shares):
+        total = sum(shares)
         raise RunTableError(f"{where}: the shares add up to {total:.4g} instead of 1: check them")
