@@ -37,6 +37,7 @@ RESULT_WORDS = {
     *("temp", "temperature", "clk", "memclk", "smclk", "freq", "frequency"),
     *("std", "stddev", "stdev", "variance", "energy", "joule", "joules"),
     *("error", "err", "rmse", "mse", "maxdiff"),
+    *("unit", "units"),
 }
 """Words in names of columns that hold what a run gave, beside its time."""
 RATE_ENDINGS = ("/s", "/sec", "_per_s", "_per_sec", "per_second")
@@ -57,6 +58,12 @@ CONFIGURATION_NAMES = {
     *("name", "bm", "bn", "bk", "split_k", "group_m", "layout", "alpha", "beta"),
 }
 """The same, as whole names in lower case."""
+
+OUTER_CONFIGURATION = {
+    *("config", "cfg", "configuration", "tunables", "knobs", "launch", "launch_params"),
+}
+OUTER_SIZES = {"problem", "problem_size", "shape", "shapes", "size", "sizes", "dims", "dimensions"}
+"""Names of objects in JSON, in lower case, that tell what is in them: ``cfg.BM``, ``shape.M``."""
 
 POWER_WORDS = {"power", "watt", "watts"}
 """Words in names of columns with a power."""
@@ -210,6 +217,12 @@ def _role(column: str, values: "pd.Series[Any]") -> Role:
         return Role.DOUBTFUL
 
     # 3. What was run. Without a word of the configuration, a column is a size: sizes have any name.
+    outer, _, inner = name.rpartition(".")
+    outer_names = set(outer.split("."))
+    if outer_names & OUTER_SIZES:
+        return Role.SIZE
+    if outer_names & OUTER_CONFIGURATION or inner in CONFIGURATION_NAMES:
+        return Role.CONFIGURATION
     if words & CONFIGURATION_WORDS or name in CONFIGURATION_NAMES:
         return Role.CONFIGURATION
     return Role.SIZE

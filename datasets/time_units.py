@@ -53,7 +53,10 @@ MS_PER_UNIT = {
 }
 """Unit in lower case -> milliseconds per unit."""
 
-TIME_WORDS = ("time", "latency", "runtime", "duration", "elapsed")
+TIME_WORDS = (
+    *("time", "latency", "runtime", "duration", "elapsed"),
+    *("times", "latencies", "runtimes", "durations"),
+)
 """Words for the time of a run; a column is taken for it only if its name has one, and a unit."""
 
 WORDS_OF_DURATIONS = ("latency", "runtime", "duration", "elapsed")
@@ -61,6 +64,7 @@ WORDS_OF_DURATIONS = ("latency", "runtime", "duration", "elapsed")
 
 AVERAGE_WORDS = {
     *("t", "avg", "average", "mean", "median", "med", "p", "50", "kernel", "gpu", "exec"),
+    *("timing", "timings"),
 }
 """Words that may accompany a unit instead of a word for time: ``median_us``."""
 

@@ -35,6 +35,12 @@ def test_results_and_row_numbers_are_left_out(column):
     assert roles.sizes == ["M", "N"]
 
 
+def test_objects_around_a_column_tell_its_role():
+    roles = column_roles(table(**{"cfg.x": [1, 2] * 20, "shape.BM": [1, 2] * 20, "r.BM": 1}))
+    assert roles.sizes == ["M", "N", "shape.BM"]
+    assert roles.configuration == ["cfg.x", "r.BM"]
+
+
 def test_sizes_of_the_user_win():
     roles = column_roles(table(tile=[1, 2] * 20, tflops=range(40)), sizes=["M", "tflops"])
     assert roles.sizes == ["M", "tflops"]

@@ -31,6 +31,13 @@ MYSQL = """
 2 rows in set (0.00 sec)
 """
 
+MARKDOWN = """
+| N       | time_ms   |
+|---------|----------:|
+| `64`    | **1.5**   |
+| *128*   | 2.5       |
+"""
+
 
 @pytest.mark.parametrize(
     "text",
@@ -53,8 +60,8 @@ def test_table_without_a_name_for_row_numbers_is_read(tmp_path, text):
 
 @pytest.mark.parametrize(
     "text",
-    [SQLITE, RICH, MYSQL],
-    ids=["SQLite", "Rich", "MySQL"],
+    [SQLITE, RICH, MYSQL, MARKDOWN],
+    ids=["SQLite", "Rich", "MySQL", "Markdown"],
 )
 def test_drawn_table_is_read(tmp_path, text):
     path = tmp_path / "runs.txt"
