@@ -6,6 +6,7 @@ of the run, without such a name, is asked for: a predictor that learns from resu
 before the run.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
@@ -42,6 +43,11 @@ RESULT_WORDS = {
 """Words in names of columns that hold what a run gave, beside its time."""
 RATE_ENDINGS = ("/s", "/sec", "_per_s", "_per_sec", "per_second")
 """Ends of names of such columns, in lower case."""
+
+RATE_WORD = re.compile(r"(?<![a-z])[kmgtp](fl)?ops?(?![a-z])")
+"""A rate of operations in lower case: mixed case, like GFLOPs, hides it among words."""
+DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+"""A day, or a moment, of ISO 8601: it says when a run was, and nothing about it."""
 
 MEASURING_WORDS = {"iterations", "iters", "warmup", "repeats", "repetitions", "reps", "samples"}
 """Words of columns that may say how a run was measured, or how much it had to do."""
@@ -190,6 +196,13 @@ def column_roles(
     )
 
 
+def names_a_result(column: str) -> bool:
+    """Whether a name says that a column holds what a run gave, beside its time."""
+    name = column.strip().lower()
+    is_rate = name.endswith(RATE_ENDINGS) or RATE_WORD.search(name) is not None
+    return is_rate or not words_of(column).isdisjoint(RESULT_WORDS)
+
+
 def _role(column: str, values: "pd.Series[Any]") -> Role:
     """Return what a column's name and values say: the role of the first rule that holds."""
     name = column.strip().lower()
@@ -201,7 +214,7 @@ def _role(column: str, values: "pd.Series[Any]") -> Role:
     # ``kernel`` is configuration.
     if not is_number and name in DEVICE_NAMES:
         return Role.DEVICE
-    if name in ROW_NUMBER_NAMES:
+    if name in ROW_NUMBER_NAMES or _are_dates(values):
         return Role.ROW_NUMBER
     if is_run_column(column) and column != "kernel":
         return Role.RUN_COLUMN
@@ -211,7 +224,7 @@ def _role(column: str, values: "pd.Series[Any]") -> Role:
     if is_number and words & POWER_WORDS and not words & OTHER_POWERS:
         return Role.POWER
     is_time = is_other_time(column) or names_the_time_of_a_run(column)
-    if words & RESULT_WORDS or name.endswith(RATE_ENDINGS) or is_time:
+    if names_a_result(column) or is_time:
         return Role.RESULT
     if is_number and _may_be_result(words, values):
         return Role.DOUBTFUL
@@ -226,6 +239,14 @@ def _role(column: str, values: "pd.Series[Any]") -> Role:
     if words & CONFIGURATION_WORDS or name in CONFIGURATION_NAMES:
         return Role.CONFIGURATION
     return Role.SIZE
+
+
+def _are_dates(values: "pd.Series[Any]") -> bool:
+    """Whether all cells are days or moments."""
+    if pd.api.types.is_datetime64_any_dtype(values):
+        return True
+    cells = set(values.dropna().unique())
+    return bool(cells) and all(isinstance(c, str) and DATE.fullmatch(c.strip()) for c in cells)
 
 
 def _may_be_result(words: set[str], values: "pd.Series[Any]") -> bool:

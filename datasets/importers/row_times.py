@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.column_roles import RATE_ENDINGS, RESULT_WORDS
+from foretune.datasets.column_roles import RESULT_WORDS, names_a_result
 from foretune.datasets.time_units import (
     MS_PER_UNIT,
     TIME_WORDS,
@@ -115,9 +115,8 @@ def require_one_metric(table: pd.DataFrame, where: Path) -> None:
 def require_a_time(column: str, where: Path) -> None:
     """Raise UsageError if a column that the user maps to the time is a rate or another result."""
     words = words_of(column)
-    is_result = bool(words & RESULT_WORDS) or column.strip().lower().endswith(RATE_ENDINGS)
     is_time = unit_in_name(column) is not None or bool(words & set(TIME_WORDS))
-    if (is_result or "cycles" in words) and not is_time:
+    if (names_a_result(column) or "cycles" in words) and not is_time:
         raise UsageError(
             f"{where}: column {column!r} is no time of a run: map another column, or an expression "
             "that makes a time of it, like --map 'time_ms=2e-6*M*N*K/gflops'"
@@ -127,8 +126,9 @@ def require_a_time(column: str, where: Path) -> None:
 def time_hint(columns: Iterable[str]) -> str:
     """Return which ``--map`` may give the time of a run, by the columns' names."""
     named = [column for column in columns if not is_other_time(column)]
-    without_unit = [column for column in named if names_the_time_of_a_run(column)]
     with_unit = [column for column in named if unit_in_name(column) is not None]
+    timed = [column for column in named if names_the_time_of_a_run(column)]
+    without_unit = [column for column in timed if column not in with_unit]
     if len(without_unit) == 1:
         name = without_unit[0]
         return (

@@ -27,12 +27,30 @@ def test_configuration_is_known_by_name(column):
 
 @pytest.mark.parametrize(
     "column",
-    ["tflops", "GB/s", "tokens_per_s", "gpu_util", "min_us", "p99 [ms]", "ms_std", "temp", "idx"],
+    [
+        "tflops",
+        "GFLOPs",
+        "TFlop_s",
+        "GB/s",
+        "tokens_per_s",
+        "gpu_util",
+        "min_us",
+        "p99 [ms]",
+        "ms_std",
+        "temp",
+        "idx",
+    ],
 )
 def test_results_and_row_numbers_are_left_out(column):
     roles = column_roles(table(**{column: np.arange(40) * 1.5}))
     assert roles.left_out == [column]
     assert roles.sizes == ["M", "N"]
+
+
+def test_dates_are_no_sizes():
+    days = ["2026-01-01T10:00:00Z", "2026-01-02"] * 20
+    moments = pd.date_range("2026-01-01", periods=40)
+    assert column_roles(table(Created=days, at=moments)).left_out == ["Created", "at"]
 
 
 def test_objects_around_a_column_tell_its_role():

@@ -83,6 +83,7 @@ def test_read_work_over_a_rate_is_a_time(tmp_path):
     [
         ("M,latency", "unit of latency is unknown: give --map time_ms=latency for"),
         ("M,Laufzeit [ms]", r"if Laufzeit \[ms\] is it, give --map 'time_ms=Laufzeit \[ms\]'"),
+        ("M,timeMs,elapsed_sec", "has the times timeMs, elapsed_sec"),
         ("M,GFLOPS", "give --map time_ms=COLUMN for milliseconds"),
     ],
 )

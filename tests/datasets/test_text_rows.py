@@ -98,6 +98,7 @@ def test_table_with_longer_lines_is_refused(tmp_path, text):
         ("runs.jsonl", 'INFO start\n{"N": 64, "time_ms": 1.5}\n', "its line 'INFO start' is none"),
         ("runs.jsonl", "[{'N': 64}]", "literal of Python"),
         ("runs.log", "# nThread 1 nGpus 8 minBytes 8\n#\n", "nccl-tests"),
+        ("runs.log", "#  size  count  type\n#  (B)\n  8  2  float\n", "nccl-tests"),
         ("bench.txt", "goos: linux\nBenchmarkA/64-8  100  1500000 ns/op\n", "go test -bench"),
         ("polars.txt", "shape: (1, 1)\n┌───┐\n│ N │\n└───┘\n", "Polars"),
         (

@@ -227,16 +227,16 @@ def _known_configuration(predictor: "Predictor", columns: Sequence[str]) -> list
 
 def _time_column(file: Path, table: "pd.DataFrame") -> str:
     """Return the column of the time of a run; UsageError if none is, or its unit is unknown."""
+    from foretune.datasets.file_contents import tool_of_columns
     from foretune.datasets.importers.generic import time_column
     from foretune.datasets.importers.row_times import time_hint
 
     found = time_column(table, file)
     if found is not None:
         return found
-    raise UsageError(
-        f"{file} has no column time_ms: {time_hint(table.columns)}; there are "
-        f"{', '.join(table.columns)}"
-    )
+    tool = tool_of_columns(set(map(str, table.columns)))
+    hint = f"it is {tool}" if tool else time_hint(table.columns)
+    raise UsageError(f"{file} has no column time_ms: {hint}; there are {', '.join(table.columns)}")
 
 
 def _device(name: str, predictor: "Predictor | None") -> Device:
