@@ -51,6 +51,13 @@ NO_MODEL = {
 """Field of other files -> what the file is, and what to do."""
 IDENTIFYING_FIELDS = ("model_type", "architectures", "architecture", "num_hidden_layers")
 """Every model's file has one of these, or a size by another name."""
+SPARSE_STEPS = (
+    "interleave_moe_layer_step",
+    "decoder_sparse_step",
+    "moe_layer_freq",
+    "moe_layer_interval",
+)
+"""Fields that say every how many layers have experts."""
 DRAFTING_CLASSES = ("Eagle", "EAGLE", "Medusa", "MLPSpeculator")
 """Parts of names of classes that read the states of another model."""
 GATED_FAMILIES = ("qwen3_next", "qwen3_5", "afmoe", "beam", "muse_glimmer")
@@ -443,7 +450,7 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
         "shared_experts": shared,
         "shared_intermediate": width,
         "moe_intermediate": expert_width,
-        "alternating": _positive_int(text, "interleave_moe_layer_step", "decoder_sparse_step") > 1,
+        "alternating": any(_step(text, name) > 1 for name in SPARSE_STEPS),
         "dense_layers": _dense_layers(text, _positive_int(text, "num_hidden_layers")),
     }
 
@@ -462,7 +469,25 @@ def _dense_layers(text: Fields, layers: int) -> int:
     if step > 1 or without:
         step = step or 1
         return sum(i in without or (i + 1) % step > 0 for i in range(layers))
-    return _positive_int(text, *NAMES["dense_layers"])
+
+    # DeepSeek's and ERNIE's files name the first layers with experts, and every how many have them.
+    first = _positive_int(text, *NAMES["dense_layers"])
+    end = text.get("moe_layer_end_index")
+    last = end if isinstance(end, int) and end >= 0 else layers - 1
+    every = _step(text, "moe_layer_freq")
+    interval = _step(text, "moe_layer_interval")
+    sparse = [
+        layer
+        for layer in range(first, min(last + 1, layers))
+        if layer % every == 0 and (layer + 1) % interval == 0
+    ]
+    return layers - len(sparse)
+
+
+def _step(text: Fields, name: str) -> int:
+    """Return every how many layers have experts, by a field; 1 if it does not say."""
+    value = text.get(name)
+    return value if isinstance(value, int) and value > 0 else 1
 
 
 def _mla(text: Fields, name: str) -> Mla | None:

@@ -4,9 +4,10 @@ Every tool describes its quantization in its own fields. A description is unders
 refused with its tool's name: a format that is guessed would give a wrong plan in silence.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 
-from foretune.errors import UsageError
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.plan.describe import shipped_json
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
@@ -52,6 +53,9 @@ GPTQ_FIELDS = {"desc_act", "damp_percent", "true_sequential"}
 AWQ_FIELDS = {"zero_point", "q_group_size", "w_bit"}
 """Fields that tell which tool wrote a description without ``quant_method``."""
 
+HEAD_FIELDS = ("lm_head", "quant_lm_head", "include_input_output_embeddings")
+"""Fields that say that the output projection is quantized, too."""
+
 FIXED_METHODS: dict[str, str] = shipped_json("checkpoint_formats.json")["methods"]
 """``quant_method`` with one format -> the format."""
 
@@ -77,6 +81,14 @@ def stored_formats(config: Fields, quantization: Fields, model: ModelDescription
     inside = stored.get("quantization")
     if isinstance(inside, Mapping):
         stored = {**stored, **inside}
+
+    head = next((field for field in HEAD_FIELDS if stored.get(field) is True), None)
+    if head is not None:
+        warnings.warn(
+            f"{model.name}: its output projection is quantized ({head}), and counts in 16 bits",
+            ForetuneWarning,
+            stacklevel=2,
+        )
 
     names = (stored.get(field) for field in ("quant_method", "quant_algo", "quantization"))
     tool = str(next(filter(None, names), "an unnamed tool"))

@@ -357,3 +357,20 @@ def test_read_config_laguna_gates_per_element_count():
     # A gate is as wide as the queries, in every layer.
     queries = gated.heads * gated.head_dim
     assert gated.parameters() - plain.parameters() == gated.layers * gated.hidden * queries
+
+
+@pytest.mark.parametrize(
+    ("fields", "dense"),
+    [
+        # Of the layers 0 to 3, these have experts: 2 …
+        ({"first_k_dense_replace": 1, "moe_layer_freq": 2}, 3),
+        # … 1, 3 …
+        ({"moe_layer_start_index": 1, "moe_layer_interval": 2}, 2),
+        # … and 1, 2.
+        ({"moe_layer_start_index": 1, "moe_layer_end_index": 2, "moe_layer_interval": 1}, 2),
+        ({"first_k_dense_replace": 1, "moe_layer_freq": 1, "moe_layer_end_index": -1}, 1),
+    ],
+    ids=["frequency", "interval", "end", "last"],
+)
+def test_read_config_layers_with_experts(fields, dense):
+    assert read_config(CONFIG | {"model_type": "deepseek_v3"} | fields, "it").dense_layers == dense

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foretune.errors import UsageError
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.huggingface import read_config
 
@@ -145,3 +145,9 @@ def test_modelopt_file_copied_into_the_config_is_read():
 def test_cache_left_to_the_engine_is_unquantized():
     stored = {"quant_method": "petit_nvfp4", "quant_algo": "NVFP4", "kv_cache_quant_algo": "auto"}
     assert read_config({**DENSE, "quantization_config": stored}, "it").kv_format == "bf16"
+
+
+def test_quantized_head_is_said():
+    stored = {"quant_method": "gptq", "bits": 4, "group_size": 128, "lm_head": True}
+    with pytest.warns(ForetuneWarning, match="output projection is quantized .lm_head."):
+        weights_of(stored)
