@@ -304,7 +304,7 @@ def _require_usual_names(text: Fields, name: str) -> None:
     family = text.get("model_type")
     if not _positive_int(text, *NAMES["experts"]):
         for field, value in text.items():
-            if value and re.search(_TABLES["unknown_experts"], field):
+            if _counts_experts(field, value):
                 raise UsageError(
                     f"{name}: experts with {field} ({family} in {CONFIG_FILE}) are not known: call "
                     f"their number num_experts, those of a token num_experts_per_tok, and their "
@@ -367,6 +367,17 @@ def _warn_of_unknown_gate(text: Fields, name: str) -> None:
         ForetuneWarning,
         stacklevel=2,
     )
+
+
+def _counts_experts(field: str, value: Any) -> bool:
+    """Whether a field is a number of experts, or a part that has one."""
+    if isinstance(value, Mapping):
+        # Another model in the same file has experts of its own.
+        if "hidden_size" in value or re.search(_TABLES["other_parts"], field):
+            return False
+        return any(_counts_experts(name, inner) for name, inner in value.items())
+    is_several = isinstance(value, int) and value > 1
+    return is_several and re.search(_TABLES["unknown_experts"], field) is not None
 
 
 def _has_gated_attention(text: Fields, family: str) -> bool:

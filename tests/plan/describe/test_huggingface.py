@@ -331,6 +331,12 @@ def test_read_config_experts_by_other_names_are_no_dense_model(fields):
         read_config(dense | {"model_type": "of_nobody"} | fields, "it")
 
 
+def test_read_config_dense_model_may_have_fields_of_experts():
+    dense = {name: value for name, value in CONFIG.items() if "expert" not in name}
+    defaults = {"moe_layer_freq": 1, "num_experts": 0, "num_experts_per_tok": 8, "n_experts": 1}
+    assert read_config(dense | {"model_type": "of_nobody"} | defaults, "it").experts == 0
+
+
 def test_read_config_key_heads_by_other_names_are_refused():
     unknown = {name: value for name, value in CONFIG.items() if name != "num_key_value_heads"}
     with pytest.raises(UsageError, match="call their number num_key_value_heads"):
