@@ -7,14 +7,15 @@ before the run.
 """
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.decimal_marks import POINT, plain_number
 from foretune.datasets.schema import is_run_column
 from foretune.datasets.time_units import is_other_time, names_the_time_of_a_run, words_of
 from foretune.errors import UsageError
@@ -38,7 +39,7 @@ RESULT_WORDS = {
     *("temp", "temperature", "clk", "memclk", "smclk", "freq", "frequency"),
     *("std", "stddev", "stdev", "variance", "energy", "joule", "joules"),
     *("error", "err", "rmse", "mse", "maxdiff"),
-    *("unit", "units"),
+    *("unit", "units", "sol", "roofline"),
 }
 """Words in names of columns that hold what a run gave, beside its time."""
 RATE_ENDINGS = ("/s", "/sec", "_per_s", "_per_sec", "per_second")
@@ -113,6 +114,7 @@ class ColumnRoles:
         doubtful: results, or part of the problem or the configuration.
         device: the column that names each row's device; None if there is none.
         power: the column with the power of each run; None if there is none.
+        texts: sizes that are texts though they begin like numbers -> one of them.
     """
 
     sizes: list[str]
@@ -122,6 +124,7 @@ class ColumnRoles:
     doubtful: list[str]
     device: str | None
     power: str | None
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def power_source(self) -> str:
@@ -153,6 +156,8 @@ class ColumnRoles:
             parts.append(f"power in {unit} from {self.power}")
         if self.left_out:
             parts.append(f"left out {', '.join(self.left_out)}")
+        for column, cell in self.texts.items():
+            parts.append(f"{column} as texts, like {cell!r}: numbers would tell what lies between")
         if parts and self.run_columns:
             parts.append(f"as named {', '.join(self.run_columns)}")
         return "; ".join(parts)
@@ -193,7 +198,21 @@ def column_roles(
         doubtful=columns[Role.DOUBTFUL],
         device=_only(columns[Role.DEVICE], "device"),
         power=power,
+        texts=_texts_like_numbers(table[columns[Role.SIZE]]),
     )
+
+
+def _texts_like_numbers(sizes: pd.DataFrame) -> dict[str, str]:
+    """Return the columns of texts that begin like numbers (``64KiB``, ``1,00,000``), with one."""
+    found = {}
+    for name, values in sizes.items():
+        if pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
+            continue
+        cells = [cell for cell in values.dropna().unique() if str(cell)[:1].isdigit()]
+        unread = [cell for cell in cells if plain_number(str(cell), POINT) is None]
+        if unread:
+            found[str(name)] = str(unread[0])
+    return found
 
 
 def names_a_result(column: str) -> bool:

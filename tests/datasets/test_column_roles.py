@@ -47,6 +47,20 @@ def test_results_and_row_numbers_are_left_out(column):
     assert roles.sizes == ["M", "N"]
 
 
+@pytest.mark.parametrize(
+    ("cells", "example"),
+    [(["64KiB", "1MiB"], "64KiB"), (["128", "1,00,000"], "1,00,000"), (["8x8", "9x9"], "8x8")],
+)
+def test_sizes_in_texts_are_said(cells, example):
+    roles = column_roles(table(size=cells * 20))
+    assert roles.texts == {"size": example}
+    assert f"size as texts, like '{example}'" in roles.explained
+
+
+def test_names_are_no_sizes_in_texts():
+    assert not column_roles(table(dtype=["fp16", "fp32"] * 20)).texts
+
+
 def test_dates_are_no_sizes():
     days = ["2026-01-01T10:00:00Z", "2026-01-02"] * 20
     moments = pd.date_range("2026-01-01", periods=40)
