@@ -187,6 +187,7 @@ def judge(path: Path, truth: list[Row]) -> tuple[str, str]:
 def _kind(message: str, path: Path) -> str:
     """Return a message without what differs from file to file."""
     plain = message.replace(f"{path}: ", "").replace(str(path), "it")
+    plain = re.sub("the unit of .* is unknown.*", "the unit of the time is unknown", plain)
     return re.sub(r"['(]?[\d.,'\u00a0]*\d[\d.,'\u00a0]*[')]?|it has .*$", "…", plain)[:90]
 
 

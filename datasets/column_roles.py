@@ -6,14 +6,16 @@ of the run, without such a name, is asked for: a predictor that learns from resu
 before the run.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.decimal_marks import POINT, plain_number
 from foretune.datasets.schema import is_run_column
 from foretune.datasets.time_units import is_other_time, names_the_time_of_a_run, words_of
 from foretune.errors import UsageError
@@ -37,10 +39,16 @@ RESULT_WORDS = {
     *("temp", "temperature", "clk", "memclk", "smclk", "freq", "frequency"),
     *("std", "stddev", "stdev", "variance", "energy", "joule", "joules"),
     *("error", "err", "rmse", "mse", "maxdiff"),
+    *("unit", "units", "sol", "roofline"),
 }
 """Words in names of columns that hold what a run gave, beside its time."""
 RATE_ENDINGS = ("/s", "/sec", "_per_s", "_per_sec", "per_second")
 """Ends of names of such columns, in lower case."""
+
+RATE_WORD = re.compile(r"(?<![a-z])[kmgtp](fl)?ops?(?![a-z])")
+"""A rate of operations in lower case: mixed case, like GFLOPs, hides it among words."""
+DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+"""A day, or a moment, of ISO 8601: it says when a run was, and nothing about it."""
 
 MEASURING_WORDS = {"iterations", "iters", "warmup", "repeats", "repetitions", "reps", "samples"}
 """Words of columns that may say how a run was measured, or how much it had to do."""
@@ -57,6 +65,12 @@ CONFIGURATION_NAMES = {
     *("name", "bm", "bn", "bk", "split_k", "group_m", "layout", "alpha", "beta"),
 }
 """The same, as whole names in lower case."""
+
+OUTER_CONFIGURATION = {
+    *("config", "cfg", "configuration", "tunables", "knobs", "launch", "launch_params"),
+}
+OUTER_SIZES = {"problem", "problem_size", "shape", "shapes", "size", "sizes", "dims", "dimensions"}
+"""Names of objects in JSON, in lower case, that tell what is in them: ``cfg.BM``, ``shape.M``."""
 
 POWER_WORDS = {"power", "watt", "watts"}
 """Words in names of columns with a power."""
@@ -100,6 +114,7 @@ class ColumnRoles:
         doubtful: results, or part of the problem or the configuration.
         device: the column that names each row's device; None if there is none.
         power: the column with the power of each run; None if there is none.
+        texts: sizes that are texts though they begin like numbers -> one of them.
     """
 
     sizes: list[str]
@@ -109,6 +124,7 @@ class ColumnRoles:
     doubtful: list[str]
     device: str | None
     power: str | None
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def power_source(self) -> str:
@@ -140,6 +156,8 @@ class ColumnRoles:
             parts.append(f"power in {unit} from {self.power}")
         if self.left_out:
             parts.append(f"left out {', '.join(self.left_out)}")
+        for column, cell in self.texts.items():
+            parts.append(f"{column} as texts, like {cell!r}: numbers would tell what lies between")
         if parts and self.run_columns:
             parts.append(f"as named {', '.join(self.run_columns)}")
         return "; ".join(parts)
@@ -180,7 +198,28 @@ def column_roles(
         doubtful=columns[Role.DOUBTFUL],
         device=_only(columns[Role.DEVICE], "device"),
         power=power,
+        texts=_texts_like_numbers(table[columns[Role.SIZE]]),
     )
+
+
+def _texts_like_numbers(sizes: pd.DataFrame) -> dict[str, str]:
+    """Return the columns of texts that begin like numbers (``64KiB``, ``1,00,000``), with one."""
+    found = {}
+    for name, values in sizes.items():
+        if pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
+            continue
+        cells = [cell for cell in values.dropna().unique() if str(cell)[:1].isdigit()]
+        unread = [cell for cell in cells if plain_number(str(cell), POINT) is None]
+        if unread:
+            found[str(name)] = str(unread[0])
+    return found
+
+
+def names_a_result(column: str) -> bool:
+    """Whether a name says that a column holds what a run gave, beside its time."""
+    name = column.strip().lower()
+    is_rate = name.endswith(RATE_ENDINGS) or RATE_WORD.search(name) is not None
+    return is_rate or not words_of(column).isdisjoint(RESULT_WORDS)
 
 
 def _role(column: str, values: "pd.Series[Any]") -> Role:
@@ -194,7 +233,7 @@ def _role(column: str, values: "pd.Series[Any]") -> Role:
     # ``kernel`` is configuration.
     if not is_number and name in DEVICE_NAMES:
         return Role.DEVICE
-    if name in ROW_NUMBER_NAMES:
+    if name in ROW_NUMBER_NAMES or _are_dates(values):
         return Role.ROW_NUMBER
     if is_run_column(column) and column != "kernel":
         return Role.RUN_COLUMN
@@ -204,15 +243,29 @@ def _role(column: str, values: "pd.Series[Any]") -> Role:
     if is_number and words & POWER_WORDS and not words & OTHER_POWERS:
         return Role.POWER
     is_time = is_other_time(column) or names_the_time_of_a_run(column)
-    if words & RESULT_WORDS or name.endswith(RATE_ENDINGS) or is_time:
+    if names_a_result(column) or is_time:
         return Role.RESULT
     if is_number and _may_be_result(words, values):
         return Role.DOUBTFUL
 
     # 3. What was run. Without a word of the configuration, a column is a size: sizes have any name.
+    outer, _, inner = name.rpartition(".")
+    outer_names = set(outer.split("."))
+    if outer_names & OUTER_SIZES:
+        return Role.SIZE
+    if outer_names & OUTER_CONFIGURATION or inner in CONFIGURATION_NAMES:
+        return Role.CONFIGURATION
     if words & CONFIGURATION_WORDS or name in CONFIGURATION_NAMES:
         return Role.CONFIGURATION
     return Role.SIZE
+
+
+def _are_dates(values: "pd.Series[Any]") -> bool:
+    """Whether all cells are days or moments."""
+    if pd.api.types.is_datetime64_any_dtype(values):
+        return True
+    cells = set(values.dropna().unique())
+    return bool(cells) and all(isinstance(c, str) and DATE.fullmatch(c.strip()) for c in cells)
 
 
 def _may_be_result(words: set[str], values: "pd.Series[Any]") -> bool:

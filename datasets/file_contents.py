@@ -80,7 +80,8 @@ _PRINTED = {
     r"^\|.*\| *Samples *\| *CPU Time *\|.*Noise": "what NVBench prints: run it with --json FILE",
     r"\\begin\{tabular": "LaTeX: save the table as CSV",
     r"\A(---\s*\n)?- \w+: ": "YAML: save the table as CSV",
-    r"^# +nThread \d+ nGpus \d+": "what nccl-tests prints: save its columns size and time as CSV",
+    r"^# +(nThread \d+ nGpus \d+|size +count +type)": "what nccl-tests prints: save its columns "
+    "size and time as CSV",
     r"^\tCommand being timed: ": "what GNU time -v prints: write the times as CSV",
     r"^ +Name +Self C(PU|UDA) %": "what torch.profiler prints: save the trace with "
     "export_chrome_trace, and give --format torch-profiler",

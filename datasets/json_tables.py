@@ -2,8 +2,8 @@
 
 All forms that pandas writes are read, too.
 
-An object in an object becomes columns ``outer.inner``. JSON has one way to write numbers, so
-nothing has to be found out about them.
+An object in an object becomes columns ``outer.inner``. JSON has one way to write numbers. A column
+that holds nothing but such numbers as texts holds numbers, as in a CSV file.
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from foretune.datasets.decimal_marks import POINT, plain_number
 from foretune.datasets.file_contents import json_tool, json_without_table, like_json
 from foretune.datasets.text_encoding import decoded_document
 from foretune.datasets.text_tables import TextTable
@@ -49,7 +50,7 @@ def read_json_table(data: bytes) -> TextTable:
         notes.append("the last line breaks off and is left out")
     if replaced:
         notes.append(f"{replaced} bytes are not UTF-8 and read as \ufffd")
-    return TextTable(pd.DataFrame(flat), ", ".join(notes))
+    return TextTable(_with_numbers(pd.DataFrame(flat)), ", ".join(notes))
 
 
 def _documents(text: str) -> tuple[list[Any], bool]:
@@ -95,15 +96,40 @@ def _rows(document: Any) -> tuple[list[Any], str]:
     if len(of_objects) == 1:
         ((name, rows),) = of_objects.items()
         return rows, name
-    is_columns = len(lists) == len(document) and len({len(value) for value in lists.values()}) == 1
-    if is_columns and not of_objects:
-        return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)], ""
+    # Lists of one length are columns; what stands beside them is the same in all rows.
+    has_objects = any(isinstance(value, dict) for value in document.values())
+    is_columns = len({len(value) for value in lists.values()}) == 1 and not has_objects
+    if is_columns and not of_objects and (len(lists) > 1 or len(lists) == len(document)):
+        same = {name: value for name, value in document.items() if name not in lists}
+        cells = zip(*lists.values(), strict=True)
+        return [{**same, **dict(zip(lists, row, strict=True))} for row in cells], ""
     what = json_without_table(document)
     if what is not None:
         raise ValueError(f"it is {what}")
-    if document and not any(isinstance(value, (list, dict)) for value in document.values()):
+    if _is_one_row(document):
         return [document], ""  # JSON lines, of which there is one
     raise ValueError(_NO_TABLE)
+
+
+def _is_one_row(document: Mapping[str, Any]) -> bool:
+    """Whether an object is one row: it has values beside objects, or different objects."""
+    if not document or any(isinstance(value, list) for value in document.values()):
+        return False
+    parts = [set(part) for part in document.values() if isinstance(part, dict)]
+    is_keyed = len(parts) == len(document) and all(part == parts[0] for part in parts)
+    return not is_keyed or len(parts) == 1
+
+
+def _with_numbers(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in which columns of numbers in texts are numbers."""
+    columns = {}
+    for name, cells in table.items():
+        texts = [cell for cell in cells if isinstance(cell, str)]
+        present = cells.notna().sum()
+        if texts and len(texts) == present and all(plain_number(t, POINT) == t for t in texts):
+            cells = pd.to_numeric(cells)
+        columns[name] = cells
+    return pd.DataFrame(columns)
 
 
 def _pandas_rows(document: Mapping[str, Any]) -> list[Any] | None:

@@ -25,6 +25,7 @@ _EXCEL_SEPARATOR = re.compile(r"sep=(.)\r?\n")
 _CONFLICT = re.compile(r"^<{7} .*?^={7}\r?$.*?^>{7} ", re.MULTILINE | re.DOTALL)
 _DRAWN_LINE = re.compile(r"[\s|+:=-]*-{3,}[\s|+:=-]*")
 """The line below the header in Markdown, and the borders that databases draw."""
+_EMPHASIS = re.compile(r"(\*\*|__|\*|`)([^*`]+)\1")
 _COUNT_OF_ROWS = re.compile(r"\(\d+ rows?\)|\d+ rows? in set\b.*")
 """What psql and MySQL print below a table."""
 _VERTICAL_LINES = "│┃┆║"
@@ -174,7 +175,13 @@ def _without_borders(rows: Sequence[Row]) -> list[Row]:
     kept = [cells for cells in rows if cells and not _is_drawn("|".join(cells).strip())]
     if kept and all(not cells[0].strip() and not cells[-1].strip() for cells in kept):
         kept = [cells[1:-1] for cells in kept]
-    return [[cell.strip() for cell in cells] for cells in kept]
+    return [[_without_emphasis(cell.strip()) for cell in cells] for cells in kept]
+
+
+def _without_emphasis(cell: str) -> str:
+    """Return a cell of Markdown without marks of bold text, italics and code."""
+    matched = _EMPHASIS.fullmatch(cell)
+    return matched[2] if matched else cell
 
 
 def _separator(text: str, where: object) -> str:

@@ -53,7 +53,10 @@ MS_PER_UNIT = {
 }
 """Unit in lower case -> milliseconds per unit."""
 
-TIME_WORDS = ("time", "latency", "runtime", "duration", "elapsed")
+TIME_WORDS = (
+    *("time", "latency", "runtime", "duration", "elapsed"),
+    *("times", "latencies", "runtimes", "durations"),
+)
 """Words for the time of a run; a column is taken for it only if its name has one, and a unit."""
 
 WORDS_OF_DURATIONS = ("latency", "runtime", "duration", "elapsed")
@@ -61,6 +64,7 @@ WORDS_OF_DURATIONS = ("latency", "runtime", "duration", "elapsed")
 
 AVERAGE_WORDS = {
     *("t", "avg", "average", "mean", "median", "med", "p", "50", "kernel", "gpu", "exec"),
+    *("timing", "timings"),
 }
 """Words that may accompany a unit instead of a word for time: ``median_us``."""
 
@@ -117,6 +121,9 @@ OTHER_TIMES = (
     "warm",
     "first",
     "compiling",
+    *("log", "ln", "sqrt", "inverse", "inv", "reciprocal", "squared"),
+    *("normalized", "normalised", "relative", "delta", "diff", "difference", "gap"),
+    *("budget", "slack", "jitter", "deviation", "sigma", "iqr", "range", "spread", "noise"),
 )
 """Words in names of times that are not the time of a run."""
 
@@ -128,6 +135,12 @@ _CAMEL_CASE = re.compile(r"[a-z]([NUM]s)$")
 _BRACKETS = re.compile(r"[(\[{]\s*([A-Za-zµμ]+)\s*[)\]}]$")
 _TAIL = re.compile(r"(?i)(?:^|[\W_])p(?:[6-9]\d|100)(?:$|[\W_]|\d)")
 """A percentile above the median, such as ``p99``."""
+
+_SCALED = re.compile(r"(?i)per[\s_]*\d{2,}|^\s*1\s*/|[*x]\s*1(?:0{2,}|e\d)")
+"""Many runs' time, or a function of one: ``time_per_1000_ms``, ``1/time_ms``."""
+
+_AVERAGE_AT_END = re.compile(r"(?i)(?<=[a-zµμ)\]}])[\s_.\-]+(?:mean|avg|average|median|med|p50)$")
+"""An average behind the unit: ``time_ms_mean``."""
 
 _WITH_UNIT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµμ]+)")
 
@@ -147,7 +160,7 @@ def unit_in_name(name: str) -> str | None:
 
     A last word ``s`` is a unit only beside a word for time: ``waves_s`` may be anything.
     """
-    name = name.strip()
+    name = _AVERAGE_AT_END.sub("", name.strip())
     found = _BRACKETS.search(name) or _CAMEL_CASE.search(name) or _LAST_WORD.search(name)
     if found is None:
         return None
@@ -201,8 +214,8 @@ def is_other_time(column: str) -> bool:
     """Whether a column's name says that it holds another time than that of a run."""
     words = words_of(column)
     is_time = not words.isdisjoint(TIME_WORDS) or unit_in_name(column) is not None
-    is_tail = _TAIL.search(column) is not None
-    return is_time and (is_tail or not words.isdisjoint(OTHER_TIMES))
+    is_other = (_TAIL.search(column) or _SCALED.search(column)) is not None
+    return is_time and (is_other or not words.isdisjoint(OTHER_TIMES))
 
 
 def _is_average(column: str) -> bool:

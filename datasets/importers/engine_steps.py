@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers.columns import table_from_records
@@ -33,6 +34,10 @@ from foretune.support.files import read_bytes
 KERNEL = "engine_step"
 """Name of the kernel, unless the user names it."""
 MS_PER_SECOND = 1e3
+SLOW_STEP_MS = 1e3
+"""Median above which a note says in which unit times are read."""
+MESSAGE_FIELDS = ("log", "message", "msg")
+"""Fields of lines that a container's runtime (Docker) or a logger of JSON wraps."""
 WHAT = (
     "a log of engine steps: vLLM's log with --enable-logging-iteration-details, forward pass "
     "metrics (JSON lines), or a replay table of SGLang's simulator"
@@ -88,6 +93,11 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """Return one row per step of an engine."""
     device = request.device or request.given("device", path)
     rows = _steps(path, request)
+    if rows and (median_ms := float(np.median([row.ms for row in rows]))) > SLOW_STEP_MS:
+        request.notes.append(
+            f"{path}: a step takes {median_ms / MS_PER_SECOND:.3g} s (median): times are read as "
+            "seconds in JSON, and as milliseconds in vLLM's log"
+        )
     records = [
         {
             "kernel": request.kernel or KERNEL,
@@ -110,15 +120,29 @@ class _Step:
 
 def _steps(path: Path, request: Request) -> list[_Step]:
     """Return the steps of a file in any of the three forms."""
-    text = decoded_document(_contents(path))[0].removeprefix("\ufeff")
-    beginning = text.lstrip()[:1]
-    if beginning == "{":
+    text = decoded_document(_contents(path))[0].removeprefix("\ufeff").lstrip()
+    if text.startswith(("{", "[{")):
         documents = _json_documents(text, path)
+        if messages := _messages(documents):
+            return _logged_steps(messages, path, request)
         if len(documents) == 1 and _is_replay_table(documents[0]):
             return _replayed_steps(documents[0], path)
         return _metrics_steps(documents, path, request)
+    return _logged_steps(text.splitlines(), path, request)
 
-    lines = text.splitlines()
+
+def _messages(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a log that a container or a logger wrapped into JSON, if it is one."""
+    for field in MESSAGE_FIELDS:
+        messages = [document.get(field) for document in documents]
+        lines = [message for message in messages if isinstance(message, str)]
+        if len(lines) == len(documents):
+            return lines
+    return []
+
+
+def _logged_steps(lines: Sequence[str], path: Path, request: Request) -> list[_Step]:
+    """Return the steps of an engine's log; raises WrongFile, which names other logs."""
     if any(VLLM_STEP.search(line) for line in lines):
         return _vllm_steps(lines, path, request)
     for pattern, what in OTHER_LOGS.items():
@@ -371,6 +395,9 @@ def _objects(text: str, path: Path) -> Iterator[dict[str, Any]]:
             if is_last_line and position:
                 return
             raise RunTableError(f"{path} is damaged: {e}") from e
+        if isinstance(document, list) and all(isinstance(each, dict) for each in document):
+            yield from document
+            continue
         if not isinstance(document, dict):
             raise WrongFile(f"{path} is not {WHAT}: it has the record {str(document)[:40]}")
         yield document

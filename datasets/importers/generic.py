@@ -14,8 +14,18 @@ import pandas as pd
 
 from foretune.datasets.file_contents import tool_of_columns
 from foretune.datasets.importers.files import Request, read_table
+from foretune.datasets.importers.row_times import (
+    UNIT_COLUMN,
+    UNIT_WORDS,
+    is_failure,
+    repeats_in_cells,
+    require_a_time,
+    require_one_metric,
+    row_units,
+    time_hint,
+)
 from foretune.datasets.plain_tables import typed_runs
-from foretune.datasets.schema import NUMBERS, PLAIN_GROUPS, TEXT, is_run_column
+from foretune.datasets.schema import NUMBERS, PLAIN_GROUPS, SAMPLES, TEXT, is_run_column
 from foretune.datasets.status_words import (
     NO_ERRORS,
     STATED,
@@ -28,14 +38,19 @@ from foretune.datasets.status_words import (
     statuses,
     tells_outcomes,
 )
-from foretune.datasets.time_units import MS_PER_UNIT, has_unit, in_milliseconds, times_with_units
+from foretune.datasets.time_units import (
+    MS_PER_UNIT,
+    has_unit,
+    in_milliseconds,
+    names_the_time_of_a_run,
+    times_with_units,
+    words_of,
+)
 from foretune.errors import SpaceError, UsageError
 from foretune.measurement import Status
 from foretune.support.expression import Expression
 from foretune.values import counted
 
-UNIT_COLUMN = "time_unit"
-"""The column, in lower case, that has a unit of time for each row."""
 TIME_MAPPING = "--map time_ms="
 """In what is said of a known tool's table: which of its times counts is the user's to say."""
 
@@ -48,6 +63,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """
     table = read_table(path, dialect=request.dialect, notes=request.notes)
     table = table.rename(columns=str)
+    require_one_metric(table, path)
     sources = {column: column for column in table.columns if is_run_column(column)}
     sources |= request.mapping
     given = {}
@@ -62,10 +78,8 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
     rows = pd.DataFrame({c: _source(s, table, path) for c, s in sources.items()})
     if "time_ms" in sources and sources["time_ms"] in table:
-        rows["time_ms"], unit = _times(table, sources["time_ms"], path)
-        if unit:
-            request.notes.append(f"{path}: time in {unit} ({sources['time_ms']})")
-    elif "time_ms" in sources and (units := _row_units(table, path)) is not None:
+        _set_times(rows, table, sources["time_ms"], path=path, notes=request.notes)
+    elif "time_ms" in sources and (units := row_units(table, None, path)) is not None:
         several = sorted(set(units) - {""})
         if len(several) > 1:
             raise UsageError(
@@ -81,6 +95,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
             request.notes.append(f"{path}: {left_out} of runs that have not ended left out")
             rows, table, times = rows[ended], table[ended], times[ended[times.index]]
         _set_status(rows, table, columns, times=times, path=path, notes=request.notes)
+    _fail_huge_times(rows, path, request.notes)
     return typed_runs(rows, {"source": f"generic {path.name}"}, given)
 
 
@@ -98,37 +113,53 @@ def time_column(table: pd.DataFrame, where: object) -> str | None:
             f"time_ms has no source: add --map time_ms=COLUMN*FACTOR; {where} has the times "
             f"{', '.join(found)}"
         )
-    return found[0] if found else None
+    if found:
+        return found[0]
+    # ``duration,unit``: the unit stands beside it.
+    timed = [column for column in table.columns if names_the_time_of_a_run(column)]
+    named = [column for column in timed if UNIT_WORDS.isdisjoint(words_of(column))]
+    if len(named) == 1 and row_units(table, named[0], Path(str(where))) is not None:
+        return named[0]
+    return None
 
 
-def _times(table: pd.DataFrame, column: str, path: Path) -> tuple["pd.Series[Any]", str]:
-    """Return a column's times in milliseconds, and their unit if it is not that of ``time_ms``."""
-    row_units = _row_units(table, path)
-    if row_units is not None:
-        factors = row_units.map(lambda unit: MS_PER_UNIT.get(unit, math.nan))
-        numbers = pd.to_numeric(table[column].astype(object), errors="coerce").astype(float)
-        return numbers * factors, " and ".join(sorted(set(row_units) - {""}))
+def _set_times(
+    rows: pd.DataFrame, table: pd.DataFrame, column: str, *, path: Path, notes: list[str]
+) -> None:
+    """Set the rows' times in milliseconds, and their repeats if the cells have them."""
+    require_a_time(column, path)
+    values = table[column]
+    repeats = repeats_in_cells(values, column)
+    if repeats is not None:
+        values = repeats.map(np.median, na_action="ignore").astype(float)
+        notes.append(f"{path}: time is the median of the repeats in {column}")
+    units = row_units(table, column, path)
+    times, unit = _times(values, units, column, path)
+    rows["time_ms"] = times
+    if unit:
+        notes.append(f"{path}: time in {unit} ({column})")
+    if repeats is not None:
+        factors = times / values
+        scaled = [
+            None if each is None else [number * factor for number in each]
+            for each, factor in zip(repeats, factors, strict=True)
+        ]
+        rows[SAMPLES] = pd.Series(scaled, index=rows.index, dtype=object)
+
+
+def _times(
+    values: "pd.Series[Any]", units: "pd.Series[str] | None", column: str, path: Path
+) -> tuple["pd.Series[Any]", str]:
+    """Return times in milliseconds, and their unit if it is not that of ``time_ms``."""
+    if units is not None:
+        factors = units.map(lambda unit: MS_PER_UNIT.get(unit, math.nan))
+        numbers = pd.to_numeric(values.astype(object), errors="coerce").astype(float)
+        return numbers * factors, " and ".join(sorted(set(units) - {""}))
     try:
-        times, unit = in_milliseconds(table[column], column)
+        times, unit = in_milliseconds(values, column)
     except UsageError as e:
         raise UsageError(f"{path}: {e}") from e
     return times, "" if column == "time_ms" and unit == "ms" else unit
-
-
-def _row_units(table: pd.DataFrame, path: Path) -> "pd.Series[str] | None":
-    """Return each row's unit of time, if a column has them (Google Benchmark's ``time_unit``).
-
-    A row that failed may have none: it is empty. Raises UsageError for an unknown unit.
-    """
-    for column in table.columns:
-        if column.strip().lower() != UNIT_COLUMN:
-            continue
-        units = table[column].astype(object).fillna("").map(str).str.strip()
-        unknown = sorted(set(units) - {"", *MS_PER_UNIT})
-        if unknown:
-            raise UsageError(f"{path}: {unknown[0]!r} in {column} is no unit of time")
-        return units
-    return None
 
 
 def _require_one_unit(rule: Expression, columns: Mapping[str, "pd.Series[Any]"]) -> None:
@@ -203,6 +234,21 @@ def _set_failures(
         rows["status"] = status
 
 
+def _fail_huge_times(rows: pd.DataFrame, path: Path, notes: list[str]) -> None:
+    """Set the status of rows with a time that no run takes, which tuners write for failures."""
+    if "time_ms" not in rows:
+        return
+    failed = is_failure(rows["time_ms"])
+    if "status" in rows:
+        failed &= rows["status"] == Status.OK.value
+    if not failed.any():
+        return
+    ended = rows.get("status", pd.Series(Status.OK.value, index=rows.index)).astype(object)
+    rows["status"] = ended.where(~failed, Status.RUNTIME_ERROR.value)
+    left_out = counted(int(failed.sum()), "row")
+    notes.append(f"{path}: {left_out} failed: their time is twelve days or more")
+
+
 def _says_no_error(text: Any) -> bool:
     """Whether a text in a column of errors is none: a number may be an error of the result."""
     word = str(text).strip().lower()
@@ -260,10 +306,10 @@ def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
         if needed not in sources and tool is not None:
             raise UsageError(f"{path} is {tool}; else give --map {needed}=COLUMN; it has {has}")
         if needed not in sources:
-            hint = "COLUMN*FACTOR" if needed == "time_ms" else "COLUMN"
-            raise UsageError(
-                f"{needed} has no source: add --map {needed}={hint}; {path} has the columns {has}"
-            )
+            hint = f"add --map {needed}=COLUMN"
+            if needed == "time_ms":
+                hint = time_hint(map(str, table.columns))
+            raise UsageError(f"{needed} has no source: {hint}; {path} has the columns {has}")
     if not any(c.startswith(PLAIN_GROUPS) for c in sources):
         raise UsageError(
             f"no column describes what was run: add --map problem.M=COLUMN; {path} has {has}"

@@ -2,13 +2,11 @@
 
 import csv
 import json
-import os
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
 from foretune.errors import RunTableError
-from foretune.support.files import read_bytes, translate_read_errors
 
 
 def shipped_rows(name: str, package: str = __name__) -> list[dict[str, str]]:
@@ -31,12 +29,6 @@ def parse_rows(text: str, name: str, columns: Sequence[str]) -> list[dict[str, s
     if missing:
         raise RunTableError(f"{name} has no column {missing[0]!r}: expected {', '.join(columns)}")
     return rows
-
-
-def read_text(path: str | os.PathLike[str], what: str) -> str:
-    """Return the text of a user's CSV table of ``what``; raises RunTableError."""
-    with translate_read_errors(path, RunTableError, f"is not a readable table of {what}: {{}}"):
-        return read_bytes(path).decode("utf-8-sig")
 
 
 def shipped_json(name: str) -> dict[str, Any]:

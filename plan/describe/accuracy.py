@@ -7,10 +7,11 @@ from functools import cache
 from statistics import median
 
 from foretune.errors import RunTableError
-from foretune.plan.describe import parse_rows, read_text, shipped_text
+from foretune.plan.describe import parse_rows, shipped_text
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import CACHE_FORMATS, FORMATS, Formats, base_format, find_format
 from foretune.plan.describe.names import FORMAT_OF_SUFFIX
+from foretune.plan.describe.user_tables import user_rows
 
 LOSSLESS = ("bf16", "fp32")
 """Formats at least as wide as that of published checkpoints."""
@@ -44,7 +45,8 @@ RESULT_COLUMNS = tuple(field.name for field in fields(AccuracyResult))
 @cache
 def published_accuracy() -> tuple[AccuracyResult, ...]:
     """Return the results shipped with the package."""
-    return _parse_results(shipped_text("accuracy.csv"), "accuracy.csv")
+    rows = parse_rows(shipped_text("accuracy.csv"), "accuracy.csv", RESULT_COLUMNS)
+    return _parse_results(rows, "accuracy.csv")
 
 
 def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
@@ -52,7 +54,7 @@ def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
 
     Raises RunTableError if the file cannot be read, lacks a column, or has an invalid row.
     """
-    return _parse_results(read_text(path, "accuracies"), str(path))
+    return _parse_results(user_rows(path, "qualities", RESULT_COLUMNS), str(path))
 
 
 def recovery(
@@ -104,8 +106,7 @@ def _base_name(name: str) -> str:
     return "-".join(word for word in words if word not in ignored)
 
 
-def _parse_results(text: str, name: str) -> tuple[AccuracyResult, ...]:
-    rows = parse_rows(text, name, RESULT_COLUMNS)
+def _parse_results(rows: Sequence[dict[str, str]], name: str) -> tuple[AccuracyResult, ...]:
     return tuple(_parse_result(row, f"{name}, row {i}") for i, row in enumerate(rows, 1))
 
 

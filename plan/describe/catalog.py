@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -12,7 +12,7 @@ from pathlib import Path
 from foretune.collect.devices import local_device, local_gpus
 from foretune.device import find_device, find_device_or_none
 from foretune.errors import RunTableError, UnknownName, UsageError
-from foretune.plan.describe import parse_rows, read_text, shipped_rows, shipped_text
+from foretune.plan.describe import parse_rows, shipped_rows, shipped_text
 from foretune.plan.describe.any_system import read_system, system_of_gpu
 from foretune.plan.describe.machine_names import (
     find_instance,
@@ -21,6 +21,7 @@ from foretune.plan.describe.machine_names import (
     usual_name,
 )
 from foretune.plan.describe.system import System
+from foretune.plan.describe.user_tables import user_rows
 
 PRICE_COLUMNS = ("system", "usd_per_gpu_hour")
 """Columns of a table of prices."""
@@ -64,7 +65,8 @@ def known_systems() -> list[str]:
 @cache
 def published_prices() -> dict[str, float]:
     """Return the shipped prices in USD per GPU and hour, by system."""
-    return _parse_prices(shipped_text("prices.csv"), "prices.csv")
+    rows = parse_rows(shipped_text("prices.csv"), "prices.csv", PRICE_COLUMNS)
+    return _parse_prices(rows, "prices.csv")
 
 
 def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
@@ -73,19 +75,21 @@ def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
     Systems may be called as in `resolve_system`. Raises UnknownName for others, and RunTableError
     if the file cannot be read, lacks a column, or has an invalid price.
     """
-    prices = _parse_prices(read_text(path, "prices"), str(path))
+    prices = _parse_prices(user_rows(path, "prices", PRICE_COLUMNS), str(path))
     return {resolve_system(name).name: price for name, price in prices.items()}
 
 
-def _parse_prices(text: str, name: str) -> dict[str, float]:
-    prices = {}
-    for i, row in enumerate(parse_rows(text, name, PRICE_COLUMNS), 1):
+def _parse_prices(rows: Sequence[Mapping[str, str]], name: str) -> dict[str, float]:
+    prices: dict[str, float] = {}
+    for i, row in enumerate(rows, 1):
         try:
             price = float(row["usd_per_gpu_hour"])
         except ValueError as e:
             raise RunTableError(f"{name}, row {i}: the price is not a number ({e})") from e
         if not 0 < price < float("inf"):
             raise RunTableError(f"{name}, row {i}: the price must be positive, not {price}")
+        if row["system"] in prices:
+            raise RunTableError(f"{name}, row {i}: the price of {row['system']} is there twice")
         prices[row["system"]] = price
     return prices
 

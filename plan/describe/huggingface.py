@@ -4,6 +4,7 @@ Families have different names for a field. Fields about vision, speech or traini
 """
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 
 from foretune.datasets.file_contents import require_real_file
 from foretune.datasets.text_encoding import decoded_document
-from foretune.errors import UsageError
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.plan.describe import shipped_json
 from foretune.plan.describe.description import (
     GATED_MATRICES,
@@ -24,6 +25,7 @@ from foretune.plan.describe.description import (
 from foretune.plan.describe.encoders import encoder_weights
 from foretune.plan.describe.layer_kinds import layer_kinds, windows
 from foretune.plan.describe.mixed_layers import has_family_reader, mixed_layers
+from foretune.plan.describe.plain_values import plain_values
 from foretune.plan.describe.quantization.stored_formats import (
     DESCRIPTION_FIELDS,
     stored_formats,
@@ -49,10 +51,21 @@ NO_MODEL = {
 """Field of other files -> what the file is, and what to do."""
 IDENTIFYING_FIELDS = ("model_type", "architectures", "architecture", "num_hidden_layers")
 """Every model's file has one of these, or a size by another name."""
+SPARSE_STEPS = (
+    "interleave_moe_layer_step",
+    "decoder_sparse_step",
+    "moe_layer_freq",
+    "moe_layer_interval",
+)
+"""Fields that say every how many layers have experts."""
 DRAFTING_CLASSES = ("Eagle", "EAGLE", "Medusa", "MLPSpeculator")
 """Parts of names of classes that read the states of another model."""
-GATED_FAMILIES = ("qwen3_next", "qwen3_5")
+GATED_FAMILIES = ("qwen3_next", "qwen3_5", "afmoe", "beam", "muse_glimmer")
 """Beginnings of families whose class has a gate on attention's output, whatever the file says."""
+GATED_ACTIVATIONS = ("silu", "swish", "glu")
+"""Words in names of activations whose MLPs have a gate in any family."""
+GATE_PER_ELEMENT = "per-element"
+"""Laguna's ``gating`` of a gate as wide as the queries; others have a number per head."""
 UNDERSTOOD_LAYER_FIELDS = (
     "sliding_window",
     "sliding_window_pattern",
@@ -72,7 +85,9 @@ _TABLES = shipped_json("config_fields.json")
 """What families' files say:
 
 - ``unsupported_fields``, ``unsupported_families`` (``model_type``): -> kind of layer.
+- ``other_parts``: pattern for names of parts that are no language model.
 - ``unknown_layers``: pattern for fields that describe layers of no kind here.
+- ``unknown_experts``, ``unknown_key_heads``: patterns for fields of their numbers.
 - ``planned_kinds``: kinds of layers that every family may mix.
 - ``state_fields``: -> layers that only `mixed_layers` can plan.
 - ``required_fields``: family -> field without which its layers are not known.
@@ -119,7 +134,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
         files.translate_read_errors(name, UsageError, f"has a damaged {CONFIG_FILE}: {{}}"),
         _with_name(name),
     ):
-        model = _read_config(config, name, quantization or {})
+        model = _read_config(plain_values(config), name, plain_values(quantization or {}))
     if model.softmax_layers < 1:
         raise UsageError(f"{name}: layers that all lack attention cannot be planned yet")
     return model
@@ -201,10 +216,30 @@ def _require_known_format(decoder: Fields, name: str) -> None:
 def _require_identified(decoder: Fields, name: str) -> None:
     """Raise UsageError for JSON that describes no model, like ``generation_config.json``."""
     sizes = {name for names in _TABLES["other_names"].values() for name in names}
+    has_width = any(decoder.get(each) for each in ("hidden_size", "n_embd", "d_model"))
+    part = "" if has_width else _part_with_sizes(decoder)
+    if part and str(decoder.get("model_type")) not in _FAMILIES:
+        raise UsageError(
+            f"{name}: the sizes are in its part {part}, which may be the language model: give that "
+            f"part as the {CONFIG_FILE}"
+        )
     if not any(field in decoder for field in (*IDENTIFYING_FIELDS, "hidden_size", *sizes)):
         raise UsageError(
             f"{name}: this file describes no model: it has none of {', '.join(IDENTIFYING_FIELDS)}"
         )
+
+
+def _part_with_sizes(fields: Fields, path: str = "") -> str:
+    """Return the path of the first part that has the sizes of a decoder; empty if none has."""
+    for name, part in fields.items():
+        if not isinstance(part, Mapping) or re.search(_TABLES["other_parts"], name):
+            continue
+        inside = f"{path}.{name}" if path else name
+        if part.get("hidden_size") and part.get("num_attention_heads"):
+            return inside
+        if deeper := _part_with_sizes(part, inside):
+            return deeper
+    return ""
 
 
 def _architectures(config: Fields, decoder: Fields, name: str) -> list[str]:
@@ -235,7 +270,7 @@ def _architectures(config: Fields, decoder: Fields, name: str) -> list[str]:
 def _require_planned(text: Fields, name: str) -> None:
     """Raise UsageError for fields and families that cannot be planned."""
     for field, layers in _TABLES["unsupported_fields"].items():
-        if text.get(field):
+        if text.get(field) and not _is_equal_in_all(text[field]):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
     if text.get("word_embed_proj_dim") not in (None, text.get("hidden_size")):
         raise UsageError(f"{name}: embeddings of another width cannot be planned yet")
@@ -253,6 +288,35 @@ def _require_planned(text: Fields, name: str) -> None:
             raise UsageError(
                 f"{name}: layers with {field} ({family} in {CONFIG_FILE}) cannot be planned yet"
             )
+    _require_usual_names(text, name)
+
+
+def _is_equal_in_all(value: Any) -> bool:
+    """Whether a list has the same number for all layers."""
+    return isinstance(value, list) and len(set(map(str, value))) == 1
+
+
+def _require_usual_names(text: Fields, name: str) -> None:
+    """Raise UsageError if a family that nobody knows has experts or key heads by other names.
+
+    Left out, they would be planned as a dense model, and as a key head for each query head.
+    """
+    family = text.get("model_type")
+    if not _positive_int(text, *NAMES["experts"]):
+        for field, value in text.items():
+            if _counts_experts(field, value):
+                raise UsageError(
+                    f"{name}: experts with {field} ({family} in {CONFIG_FILE}) are not known: call "
+                    f"their number num_experts, those of a token num_experts_per_tok, and their "
+                    "width moe_intermediate_size"
+                )
+    if not _positive_int(text, *NAMES["key_heads"]):
+        for field, value in text.items():
+            if value and re.search(_TABLES["unknown_key_heads"], field):
+                raise UsageError(
+                    f"{name}: key heads with {field} ({family} in {CONFIG_FILE}) are not known: "
+                    "call their number num_key_value_heads"
+                )
 
 
 def _common_fields(text: Fields, config: Fields, name: str, kinds: Sequence[str]) -> dict[str, Any]:
@@ -263,6 +327,7 @@ def _common_fields(text: Fields, config: Fields, name: str, kinds: Sequence[str]
     window = windows(text, family, kinds)
     mla = _mla(text, name)
     matrices = GATED_MATRICES - int(family in _TABLES["ungated_families"])
+    _warn_of_unknown_gate(text, name)
 
     # transformers omits a family's default
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
@@ -280,12 +345,46 @@ def _common_fields(text: Fields, config: Fields, name: str, kinds: Sequence[str]
         "cross_attention_layers": _cross_attention_layers(text, family),
         "mlp_matrices": matrices,
         "expert_matrices": matrices,
-        "gated_attention": bool(text.get("attn_output_gate")) or family.startswith(GATED_FAMILIES),
+        "gated_attention": _has_gated_attention(text, family),
         "linear": _linear(text, name, kinds),
         "index": _index(text),
         "longest": _positive_int(text, *NAMES["length"]),
         "drafting_layers": _positive_int(text, *NAMES["drafting_layers"]),
     }
+
+
+def _warn_of_unknown_gate(text: Fields, name: str) -> None:
+    """Warn if the class of a family is not known, and its activation may have no gate."""
+    family = str(text.get("model_type"))
+    if family in _FAMILIES or has_family_reader(text):
+        return
+    activation = str(text.get("hidden_act") or "silu").lower()
+    if any(word in activation for word in GATED_ACTIVATIONS):
+        return
+    warnings.warn(
+        f"{name}: whether MLPs of the family {family} with {activation} have a gate is not known: "
+        "planned with one, so they may be half as large again as they are",
+        ForetuneWarning,
+        stacklevel=2,
+    )
+
+
+def _counts_experts(field: str, value: Any) -> bool:
+    """Whether a field is a number of experts, or a part that has one."""
+    if isinstance(value, Mapping):
+        # Another model in the same file has experts of its own.
+        if "hidden_size" in value or re.search(_TABLES["other_parts"], field):
+            return False
+        return any(_counts_experts(name, inner) for name, inner in value.items())
+    is_several = isinstance(value, int) and value > 1
+    return is_several and re.search(_TABLES["unknown_experts"], field) is not None
+
+
+def _has_gated_attention(text: Fields, family: str) -> bool:
+    """Whether a gate as wide as the queries multiplies attention's output."""
+    if family.startswith(GATED_FAMILIES):
+        return True
+    return bool(text.get("attn_output_gate")) or text.get("gating") == GATE_PER_ELEMENT
 
 
 def _with_family_facts(text: Fields, config: Fields) -> Fields:
@@ -362,7 +461,7 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
         "shared_experts": shared,
         "shared_intermediate": width,
         "moe_intermediate": expert_width,
-        "alternating": _positive_int(text, "interleave_moe_layer_step", "decoder_sparse_step") > 1,
+        "alternating": any(_step(text, name) > 1 for name in SPARSE_STEPS),
         "dense_layers": _dense_layers(text, _positive_int(text, "num_hidden_layers")),
     }
 
@@ -381,7 +480,25 @@ def _dense_layers(text: Fields, layers: int) -> int:
     if step > 1 or without:
         step = step or 1
         return sum(i in without or (i + 1) % step > 0 for i in range(layers))
-    return _positive_int(text, *NAMES["dense_layers"])
+
+    # DeepSeek's and ERNIE's files name the first layers with experts, and every how many have them.
+    first = _positive_int(text, *NAMES["dense_layers"])
+    end = text.get("moe_layer_end_index")
+    last = end if isinstance(end, int) and end >= 0 else layers - 1
+    every = _step(text, "moe_layer_freq")
+    interval = _step(text, "moe_layer_interval")
+    sparse = [
+        layer
+        for layer in range(first, min(last + 1, layers))
+        if layer % every == 0 and (layer + 1) % interval == 0
+    ]
+    return layers - len(sparse)
+
+
+def _step(text: Fields, name: str) -> int:
+    """Return every how many layers have experts, by a field; 1 if it does not say."""
+    value = text.get(name)
+    return value if isinstance(value, int) and value > 0 else 1
 
 
 def _mla(text: Fields, name: str) -> Mla | None:
@@ -441,10 +558,14 @@ def _selecting_layers(text: Fields) -> int:
 def _positive_int(text: Fields, *names: str) -> int:
     """Return the first of the fields that is a positive integer, or a list of one; else 0.
 
-    Raises UsageError for a list of several.
+    Raises UsageError for a list of several, and for a value that is no whole number.
     """
     for name in names:
         value = text.get(name)
+        if isinstance(value, (str, float)):
+            raise UsageError(
+                f"{name} in {CONFIG_FILE} is {value!r}, which is no whole number: correct it"
+            )
         if isinstance(value, list) and value and isinstance(value[0], int):
             if len(set(value)) > 1:
                 raise UsageError(f"layers of different sizes ({name}) cannot be planned yet")

@@ -1,58 +1,34 @@
 """Reads lengths of requests: histograms and logs of anybody, and ``512:0.7,4096:0.3``.
 
-A table has a column of prompts' tokens and one of answers', under any of the names in `COLUMNS`,
-and maybe a column of counts or shares; without one, each row is a request.
+A table has a column of prompts' tokens and one of answers', under any of the names in
+`length_columns`, and maybe a column of counts or shares; without one, each row is a request.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.decimal_marks import MARKS
 from foretune.datasets.importers.files import read_table
+from foretune.datasets.text_tables import Dialect
 from foretune.errors import ForetuneError, RunTableError, UsageError
+from foretune.plan.describe.length_columns import (
+    COLUMNS,
+    LengthColumns,
+    length_columns,
+    require_shares,
+)
 from foretune.plan.describe.lengths import MAX_TOKENS, LengthMix
 from foretune.support.files import translate_read_errors
 from foretune.values import counted
 
-COLUMNS: Mapping[str, Sequence[str]] = {
-    "isl": (
-        *("isl", "prompt_tokens", "num_prompt_tokens", "context_tokens", "input_tokens"),
-        *("num_input_tokens", "input_length", "input_len", "prompt_length", "prompt_len"),
-        *("num_prefill_tokens", "request_tokens"),
-    ),
-    "osl": (
-        *("osl", "completion_tokens", "num_completion_tokens", "generated_tokens"),
-        *("output_tokens", "num_output_tokens", "output_length", "output_len"),
-        *("completion_length", "completion_len", "answer_tokens", "num_decode_tokens"),
-        *("num_generated_tokens", "response_tokens"),
-    ),
-    "count": (
-        *("count", "counts", "number", "requests", "num_requests", "frequency", "weight"),
-        *("requests_per_s", "share", "shares", "probability", "percent"),
-    ),
-}
-"""What a column is -> names of it, in lower case and with ``_`` between words: of vLLM's and
-OpenAI's usage, Azure's traces (``ContextTokens``, ``GeneratedTokens``), BurstGPT (``Request
-tokens``, ``Response tokens``), Mooncake (``input_length``), Vidur (``num_prefill_tokens``)."""
-DOCUMENT_COLUMNS: Mapping[str, Sequence[str]] = {
-    "tokens": (
-        *("tokens", "num_tokens", "n_tokens", "token_count", "total_tokens", "length", "lengths"),
-        *("document_length", "doc_length", "sequence_length", "seq_length", "seq_len", "seqlen"),
-        *("num_input_ids", "input_ids_length"),
-    ),
-    "count": COLUMNS["count"],
-}
-"""The same of documents to train on. A prompt and its answer are a document, too."""
-SHARE_COLUMNS = ("share", "shares", "probability", "percent")
-"""Names of columns that must add up to 1, or to 100."""
-SHARES_TOLERANCE = 0.02
-"""Rounded shares may be off their sum by so much, relatively."""
-TEXTS = ("conversations", "messages", "prompt", "text", "body.messages")
-"""Columns of data sets with texts, in which nothing is counted."""
+_BUCKET = re.compile(r"\d\s*(-|–|\.\.|to)\s*\d|^[<>≤≥\[(]")
+"""A bucket of a histogram: 0-512, [512, 1024), <=512."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +39,6 @@ class ReadLengths:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ReadDocuments:
-    """Tokens of the documents in a file -> their count, and how it was understood, a line each."""
-
-    counts: Mapping[int, float]
-    notes: tuple[str, ...]
-
-
 def read_lengths(path: str | os.PathLike[str]) -> ReadLengths:
     """Return the lengths of requests in a CSV, JSON or Parquet file.
 
@@ -78,17 +46,28 @@ def read_lengths(path: str | os.PathLike[str]) -> ReadLengths:
     row.
     """
     notes: list[str] = []
-    table = _read_rows(path, COLUMNS, notes)
-    found = _columns(table, path, COLUMNS)
-    numbers = _numbers(table, found, path, notes)
+    table = _table(Path(path), notes)
+    if table.empty:
+        raise RunTableError(f"{path} has no rows: it needs one per request, or per pair of lengths")
 
-    # Requests that failed have no answer.
-    has_no_answer = numbers["osl"] == 0
-    if has_no_answer.any():
-        failed = counted(int(has_no_answer.sum()), "row")
+    # Which column is what?
+    columns = length_columns(table, path)
+    if columns.unread:
+        each = "" if columns.count else "; each row counts as one request"
+        notes.append(f"{path}: not read: {', '.join(columns.unread)}{each}")
+    with translate_read_errors(path, RunTableError, "is damaged: {}"):
+        numbers = _numbers(table, columns)
+
+    # Requests that failed have no answer, or no lengths at all.
+    is_request = (numbers["osl"] != 0) & numbers[["isl", "osl"]].notna().any(axis=1)
+    if not is_request.all():
+        failed = counted(int((~is_request).sum()), "row")
         notes.append(f"{path}: {failed} without an answer left out")
-        numbers = numbers[~has_no_answer]
-    counts = _valid_counts(numbers, found, path)
+        numbers = numbers[is_request]
+    _require_valid(numbers, table, columns, path)
+    counts = numbers["count"] if "count" in numbers else pd.Series(1.0, index=numbers.index)
+    if columns.has_shares:
+        require_shares(counts.tolist(), str(path))
     try:
         mix = LengthMix.from_counts(
             isl=numbers["isl"].astype(int).tolist(),
@@ -98,66 +77,6 @@ def read_lengths(path: str | os.PathLike[str]) -> ReadLengths:
     except ForetuneError as error:
         raise RunTableError(f"{path}: {error}") from error
     return ReadLengths(mix, tuple(notes))
-
-
-def read_document_lengths(path: str | os.PathLike[str]) -> ReadDocuments:
-    """Return the tokens of documents in a CSV, JSON or Parquet file.
-
-    It has a column of `DOCUMENT_COLUMNS`, or prompts and answers as in `read_lengths`. Raises
-    RunTableError as that does.
-    """
-    notes: list[str] = []
-    table = _read_rows(path, DOCUMENT_COLUMNS, notes)
-    has_tokens = any(_plain(str(name)) in DOCUMENT_COLUMNS["tokens"] for name in table)
-    has_prompts = any(_plain(str(name)) in COLUMNS["isl"] for name in table)
-    found = _columns(table, path, COLUMNS if has_prompts and not has_tokens else DOCUMENT_COLUMNS)
-    numbers = _numbers(table, found, path, notes)
-    counts = _valid_counts(numbers, found, path)
-
-    if "tokens" in numbers:
-        tokens = numbers["tokens"]
-    else:
-        notes.append(f"{path}: a document is a prompt and its answer")
-        tokens = numbers["isl"] + numbers["osl"]
-    return ReadDocuments(counts.groupby(tokens.astype(int)).sum().to_dict(), tuple(notes))
-
-
-def _read_rows(
-    path: str | os.PathLike[str], known: Mapping[str, Sequence[str]], notes: list[str]
-) -> pd.DataFrame:
-    table = read_table(Path(path), [names[0] for names in known.values()], notes=notes)
-    if table.empty:
-        raise RunTableError(f"{path} has no rows: it needs one per {_each(known)}")
-    return table
-
-
-def _each(known: Mapping[str, Sequence[str]]) -> str:
-    """Return what a row is of."""
-    return "request, or per pair of lengths" if "isl" in known else "document, or per length"
-
-
-def _numbers(
-    table: pd.DataFrame, found: Mapping[str, str], path: str | os.PathLike[str], notes: list[str]
-) -> pd.DataFrame:
-    """Return the columns that are read, as numbers."""
-    unread = [str(name) for name in table if name not in found.values()]
-    if unread:
-        notes.append(f"{path}: not read: {', '.join(unread)}")
-    with translate_read_errors(path, RunTableError, "is damaged: {}"):
-        return pd.DataFrame(
-            {what: pd.to_numeric(table[name], errors="coerce") for what, name in found.items()}
-        )
-
-
-def _valid_counts(
-    numbers: pd.DataFrame, found: Mapping[str, str], path: str | os.PathLike[str]
-) -> "pd.Series[float]":
-    """Return how often each row counts: once, if nothing else is said. Raises RunTableError."""
-    _require_valid(numbers, found, path)
-    counts = numbers["count"] if "count" in numbers else pd.Series(1.0, index=numbers.index)
-    if _plain(found.get("count", "")) in SHARE_COLUMNS:
-        _require_shares(counts.tolist(), str(path))
-    return counts
 
 
 def parse_histogram(text: str, option: str) -> dict[int, float]:
@@ -186,78 +105,74 @@ def parse_histogram(text: str, option: str) -> dict[int, float]:
         shares[tokens] = share
     if max(shares.values()) < 1.0:
         try:
-            _require_shares(list(shares.values()), f"{option} {text}")
+            require_shares(list(shares.values()), f"{option} {text}")
         except RunTableError as error:
             raise UsageError(str(error)) from None
     return shares
 
 
-def _columns(
-    table: pd.DataFrame, path: str | os.PathLike[str], known: Mapping[str, Sequence[str]]
-) -> dict[str, str]:
-    """Return the name of each column that is read: what it is -> name."""
-    found: dict[str, str] = {}
-    for what, names in known.items():
-        of_kind = [str(name) for name in table if _plain(str(name)) in names]
-        if len(of_kind) > 1:
-            raise RunTableError(
-                f"{path} has {' and '.join(of_kind)}, which both are {what}: leave one out"
-            )
-        if of_kind:
-            found[what] = of_kind[0]
-    lengths = [what for what in known if what != "count"]
-    missing = [what for what in lengths if what not in found]
-    if not missing:
-        return found
+def _table(path: Path, notes: list[str]) -> pd.DataFrame:
+    """Return the table in a file. Lengths are whole, so ``1,024`` is no fraction."""
+    expected = [names[0] for names in COLUMNS.values()]
+    try:
+        return read_table(path, expected, notes=notes)
+    except UsageError:
+        readings = []
+        for mark in MARKS:
+            settled: list[str] = []
+            with suppress(ForetuneError):
+                table = read_table(path, expected, Dialect(decimal=mark), notes=settled)
+                lengths = _numbers(table, length_columns(table, path))[["isl", "osl"]]
+                if (lengths % 1 == 0).all(axis=None):
+                    readings.append((float(lengths.sum(axis=None)), table, settled))
+        if not readings:
+            raise
 
-    texts = [str(name) for name in table if str(name) in TEXTS]
-    if texts:
-        columns = " and ".join(lengths)
-        raise RunTableError(
-            f"{path} has texts ({texts[0]}), not lengths: count their tokens with the model's "
-            f"tokenizer, and write {'a column' if len(lengths) == 1 else 'columns'} {columns}"
-        )
-    raise RunTableError(
-        f"{path} has no column {missing[0]}, also not as {', '.join(known[missing[0]][1:5])}, …; "
-        f"it has {', '.join(map(str, table))}"
+        # Nobody writes 1.000 for one token: the marks are those of thousands.
+        _, table, settled = max(readings, key=lambda reading: reading[0])
+        notes += settled
+        return table
+
+
+def _numbers(table: pd.DataFrame, columns: LengthColumns) -> pd.DataFrame:
+    """Return the lengths, and the counts if there are any; NaN for texts."""
+    numbers = pd.DataFrame(
+        {
+            "isl": pd.to_numeric(table[columns.isl], errors="coerce"),
+            "osl": pd.to_numeric(table[columns.osl], errors="coerce"),
+        }
     )
-
-
-def _plain(name: str) -> str:
-    """Return a column's name in lower case, with ``_`` between words: ContextTokens, Prompt Len.
-
-    Of a path (``response.body.usage.prompt_tokens``), it is the end.
-    """
-    name = name.strip().rpartition(".")[2]
-    spaced = "".join(f"_{c}" if c.isupper() else c for c in name)
-    words = spaced.replace(" ", "_").replace("-", "_").lower().split("_")
-    # Capitals alone, like ISL, are one word.
-    if name.isupper():
-        return name.lower().replace(" ", "_")
-    return "_".join(word for word in words if word)
+    for name in columns.other_prompts:
+        numbers["isl"] += pd.to_numeric(table[name], errors="coerce").fillna(0)
+    if columns.count:
+        texts = table[columns.count].astype(str).str.strip().str.removesuffix("%")
+        numbers["count"] = pd.to_numeric(texts, errors="coerce")
+    return numbers
 
 
 def _require_valid(
-    numbers: pd.DataFrame, names: Mapping[str, str], path: str | os.PathLike[str]
+    numbers: pd.DataFrame,
+    table: pd.DataFrame,
+    columns: LengthColumns,
+    path: str | os.PathLike[str],
 ) -> None:
     """Raise RunTableError for the first row that has no whole lengths, or no count."""
-    lengths = numbers.drop(columns="count", errors="ignore")
+    lengths = numbers[["isl", "osl"]]
     is_whole = (lengths % 1 == 0) & (lengths >= 1) & (lengths < MAX_TOKENS)
-    for what in lengths:
+    for what, name in (("isl", columns.isl), ("osl", columns.osl)):
         if not is_whole[what].all():
-            row = int(numbers.index[~is_whole[what]][0]) + 1
+            row = int(numbers.index[~is_whole[what]][0])
+            cell = str(table[name].iloc[row])
+            hint = ": give each bucket one length, like its middle" if _BUCKET.search(cell) else ""
             raise RunTableError(
-                f"{path}, row {row}: {names[what]} must be a whole number of tokens, at least 1"
+                f"{path}, row {row + 1}: {name} must be a whole number of tokens, at least 1, "
+                f"not {cell}{hint}"
             )
     if "count" in numbers:
         is_count = (numbers["count"] >= 0) & (numbers["count"] < np.inf)
         if not is_count.all():
-            row = int(numbers.index[~is_count][0]) + 1
-            raise RunTableError(f"{path}, row {row}: {names['count']} must be a number from 0 on")
-
-
-def _require_shares(shares: Sequence[float], where: str) -> None:
-    """Raise RunTableError unless shares add up to 1, or to 100 percent."""
-    total = sum(shares)
-    if not any(abs(total / whole - 1.0) <= SHARES_TOLERANCE for whole in (1.0, 100.0)):
-        raise RunTableError(f"{where}: the shares add up to {total:.4g} instead of 1: check them")
+            row = int(numbers.index[~is_count][0])
+            raise RunTableError(
+                f"{path}, row {row + 1}: {columns.count} must be a number from 0 on, not "
+                f"{table[columns.count].iloc[row]}"
+            )

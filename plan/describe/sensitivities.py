@@ -17,9 +17,9 @@ from math import inf, isfinite
 import numpy as np
 
 from foretune.errors import RunTableError, UsageError
-from foretune.plan.describe import parse_rows, read_text
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import find_format
+from foretune.plan.describe.user_tables import user_rows
 
 ATTENTION = "attention"
 MLP = "mlp"
@@ -77,9 +77,7 @@ def read_sensitivities(path: str | os.PathLike[str], layers: int) -> Sensitiviti
     lacks a part in a format.
     """
     losses: dict[Part, dict[str, float]] = {}
-    for number, row in enumerate(
-        parse_rows(read_text(path, "sensitivities"), str(path), COLUMNS), 1
-    ):
+    for number, row in enumerate(user_rows(path, "sensitivities", COLUMNS), 1):
         part, name, loss = _parse_row(row, f"{path}, row {number}", layers)
         of_part = losses.setdefault(part, {UNCHANGED: 0.0})
         if name in of_part and name != UNCHANGED:
@@ -178,6 +176,6 @@ def _parse_row(row: Mapping[str, str], where: str, layers: int) -> tuple[Part, s
         raise RunTableError(
             f"{where}: module is one of {', '.join(MODULES)}, not {row['module']!r}"
         )
-    name = row["format"].strip()
+    name = row["format"].strip().lower()
     find_format(name)
     return (layer, module), name, max(loss, 0.0)

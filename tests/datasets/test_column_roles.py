@@ -27,12 +27,50 @@ def test_configuration_is_known_by_name(column):
 
 @pytest.mark.parametrize(
     "column",
-    ["tflops", "GB/s", "tokens_per_s", "gpu_util", "min_us", "p99 [ms]", "ms_std", "temp", "idx"],
+    [
+        "tflops",
+        "GFLOPs",
+        "TFlop_s",
+        "GB/s",
+        "tokens_per_s",
+        "gpu_util",
+        "min_us",
+        "p99 [ms]",
+        "ms_std",
+        "temp",
+        "idx",
+    ],
 )
 def test_results_and_row_numbers_are_left_out(column):
     roles = column_roles(table(**{column: np.arange(40) * 1.5}))
     assert roles.left_out == [column]
     assert roles.sizes == ["M", "N"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "example"),
+    [(["64KiB", "1MiB"], "64KiB"), (["128", "1,00,000"], "1,00,000"), (["8x8", "9x9"], "8x8")],
+)
+def test_sizes_in_texts_are_said(cells, example):
+    roles = column_roles(table(size=cells * 20))
+    assert roles.texts == {"size": example}
+    assert f"size as texts, like '{example}'" in roles.explained
+
+
+def test_names_are_no_sizes_in_texts():
+    assert not column_roles(table(dtype=["fp16", "fp32"] * 20)).texts
+
+
+def test_dates_are_no_sizes():
+    days = ["2026-01-01T10:00:00Z", "2026-01-02"] * 20
+    moments = pd.date_range("2026-01-01", periods=40)
+    assert column_roles(table(Created=days, at=moments)).left_out == ["Created", "at"]
+
+
+def test_objects_around_a_column_tell_its_role():
+    roles = column_roles(table(**{"cfg.x": [1, 2] * 20, "shape.BM": [1, 2] * 20, "r.BM": 1}))
+    assert roles.sizes == ["M", "N", "shape.BM"]
+    assert roles.configuration == ["cfg.x", "r.BM"]
 
 
 def test_sizes_of_the_user_win():

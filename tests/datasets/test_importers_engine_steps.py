@@ -218,3 +218,24 @@ def test_replay_table_has_requests_with_new_and_cached_tokens(tmp_path):
 def test_other_text_is_refused_by_name(tmp_path, text, reason):
     with pytest.raises(RunTableError, match=reason):
         imported(tmp_path, [text])
+
+
+@pytest.mark.parametrize("field", ["log", "message"])
+def test_vllm_log_in_records_of_a_container_is_read(tmp_path, field):
+    lines = [SIZE.format("458,000"), step(7, 0, 0, 4, 12.5, used("2.0"))]
+    records = [json.dumps({field: f"{line}\n", "stream": "stderr"}) for line in lines]
+    result = imported(tmp_path, records)
+    assert result.runs["time_ms"].tolist() == [12.5]
+    assert problems(result)[0]["context"] == 0.020 * 458_000
+
+
+def test_metrics_in_a_list_are_read(tmp_path):
+    records = [metrics(0.02, counter=i, **ANSWERS) for i in range(2)]
+    result = imported(tmp_path, [json.dumps(records)], name="steps.json")
+    assert result.runs["time_ms"].tolist() == [20.0, 20.0]
+    assert not result.notes
+
+
+def test_slow_steps_say_in_which_unit_times_are_read(tmp_path):
+    result = imported(tmp_path, [json.dumps(metrics(20.0, **ANSWERS))], name="steps.jsonl")
+    assert "a step takes 20 s (median): times are read as seconds" in result.notes[0]

@@ -31,6 +31,13 @@ MYSQL = """
 2 rows in set (0.00 sec)
 """
 
+MARKDOWN = """
+| N       | time_ms   |
+|---------|----------:|
+| `64`    | **1.5**   |
+| *128*   | 2.5       |
+"""
+
 
 @pytest.mark.parametrize(
     "text",
@@ -53,8 +60,8 @@ def test_table_without_a_name_for_row_numbers_is_read(tmp_path, text):
 
 @pytest.mark.parametrize(
     "text",
-    [SQLITE, RICH, MYSQL],
-    ids=["SQLite", "Rich", "MySQL"],
+    [SQLITE, RICH, MYSQL, MARKDOWN],
+    ids=["SQLite", "Rich", "MySQL", "Markdown"],
 )
 def test_drawn_table_is_read(tmp_path, text):
     path = tmp_path / "runs.txt"
@@ -91,6 +98,7 @@ def test_table_with_longer_lines_is_refused(tmp_path, text):
         ("runs.jsonl", 'INFO start\n{"N": 64, "time_ms": 1.5}\n', "its line 'INFO start' is none"),
         ("runs.jsonl", "[{'N': 64}]", "literal of Python"),
         ("runs.log", "# nThread 1 nGpus 8 minBytes 8\n#\n", "nccl-tests"),
+        ("runs.log", "#  size  count  type\n#  (B)\n  8  2  float\n", "nccl-tests"),
         ("bench.txt", "goos: linux\nBenchmarkA/64-8  100  1500000 ns/op\n", "go test -bench"),
         ("polars.txt", "shape: (1, 1)\n┌───┐\n│ N │\n└───┘\n", "Polars"),
         (

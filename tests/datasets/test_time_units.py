@@ -3,7 +3,12 @@
 import pandas as pd
 import pytest
 
-from foretune.datasets.time_units import in_milliseconds, times_of_runs, unit_in_name
+from foretune.datasets.time_units import (
+    in_milliseconds,
+    times_of_runs,
+    times_with_units,
+    unit_in_name,
+)
 from foretune.errors import UsageError
 
 
@@ -60,3 +65,25 @@ def test_in_milliseconds_takes_the_units_of_cells():
 def test_in_milliseconds_refuses_what_is_half_a_number(cells, message):
     with pytest.raises(UsageError, match=message):
         in_milliseconds(pd.Series(cells), "latency")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("log_time_ms", "sqrt_time_ms", "inverse_time_ms", "1/time_ms", "normalized_time_ms"),
+        *("time_delta_ms", "latency_budget_ms", "time_per_1000_iters_ms"),
+    ],
+)
+def test_function_of_a_time_is_no_time_of_a_run(name):
+    assert times_with_units(pd.DataFrame({"n": [64], name: [12.5]})) == []
+
+
+@pytest.mark.parametrize("name", ["time_us_mean", "latency_us_p50", "time (us) avg"])
+def test_unit_before_an_average_counts(name):
+    table = pd.DataFrame({"n": [64], name: [12.5]})
+    assert times_with_units(table) == [name]
+    assert in_milliseconds(table[name], name)[0].tolist() == [0.0125]
+
+
+def test_time_of_one_of_many_iterations_counts():
+    assert times_with_units(pd.DataFrame({"time_per_iteration_us": [12.5]}))

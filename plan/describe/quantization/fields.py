@@ -31,7 +31,7 @@ def excluded_modules(stored: Fields) -> list[Rule]:
 def cache_format(stored: Fields) -> str:
     """Return the format of the cache that a checkpoint has scales for."""
     scheme = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
-    if not scheme or str(scheme).lower() == "none":
+    if not scheme or str(scheme).lower() in ("none", "auto"):
         return UNQUANTIZED
     if isinstance(scheme, Mapping):
         if (scheme.get("type", "float"), scheme.get("num_bits", 8)) == ("float", 8):

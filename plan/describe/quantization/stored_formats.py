@@ -4,9 +4,10 @@ Every tool describes its quantization in its own fields. A description is unders
 refused with its tool's name: a format that is guessed would give a wrong plan in silence.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 
-from foretune.errors import UsageError
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.plan.describe import shipped_json
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
@@ -48,6 +49,13 @@ from foretune.plan.describe.quantized_modules import UNQUANTIZED, Scheme, resolv
 DESCRIPTION_FIELDS = ("quantization_config", "compression_config", "quantization")
 """Fields of ``config.json`` that describe it; the last one is MLX's."""
 
+GPTQ_FIELDS = {"desc_act", "damp_percent", "true_sequential"}
+AWQ_FIELDS = {"zero_point", "q_group_size", "w_bit"}
+"""Fields that tell which tool wrote a description without ``quant_method``."""
+
+HEAD_FIELDS = ("lm_head", "quant_lm_head", "include_input_output_embeddings")
+"""Fields that say that the output projection is quantized, too."""
+
 FIXED_METHODS: dict[str, str] = shipped_json("checkpoint_formats.json")["methods"]
 """``quant_method`` with one format -> the format."""
 
@@ -69,6 +77,18 @@ def stored_formats(config: Fields, quantization: Fields, model: ModelDescription
         return Formats()
     if not isinstance(stored, Mapping):
         raise UsageError(f"{model.name}: its quantization is not an object: correct the file")
+    # ModelOpt's separate file has the description inside, also where it was copied from there.
+    inside = stored.get("quantization")
+    if isinstance(inside, Mapping):
+        stored = {**stored, **inside}
+
+    head = next((field for field in HEAD_FIELDS if stored.get(field) is True), None)
+    if head is not None:
+        warnings.warn(
+            f"{model.name}: its output projection is quantized ({head}), and counts in 16 bits",
+            ForetuneWarning,
+            stacklevel=2,
+        )
 
     names = (stored.get(field) for field in ("quant_method", "quant_algo", "quantization"))
     tool = str(next(filter(None, names), "an unnamed tool"))
@@ -95,7 +115,7 @@ def _require_unquantized(config: Fields, quantization: Fields, name: str) -> Non
 
 def _scheme(stored: Fields) -> Scheme:
     """Return the formats that a description gives to modules."""
-    method = str(stored.get("quant_method") or "").lower().replace("_", "-")
+    method = _method(stored)
     _require_dense_weights(stored)
 
     # ModelOpt's and compressed-tensors' fields are exact, whatever the method is called.
@@ -108,15 +128,25 @@ def _scheme(stored: Fields) -> Scheme:
         return READERS[method](stored)
     if method in FIXED_METHODS:
         return Scheme(FIXED_METHODS[method], excluded_modules(stored), cache_format(stored))
-    if not method and (stored.get("load_in_4bit") or stored.get("load_in_8bit")):
-        return read_bitsandbytes(stored)
-    if not method and "bits" in stored:
-        return read_mlx(stored)
     if method in ("", "modelopt", "compressed-tensors") and cache_format(stored) != UNQUANTIZED:
         return Scheme(cache=cache_format(stored))  # only the cache is quantized
     if not method and "quant_algo" in stored:
         return Scheme()
     raise NotPlannedError("its format is not known")
+
+
+def _method(stored: Fields) -> str:
+    """Return the method of a description; without a name, fields tell it. Empty if none does."""
+    named = str(stored.get("quant_method") or "").lower().replace("_", "-")
+    if named:
+        return named
+    if stored.get("load_in_4bit") or stored.get("load_in_8bit"):
+        return "bitsandbytes"
+    if not GPTQ_FIELDS.isdisjoint(stored):
+        return "gptq"
+    if not AWQ_FIELDS.isdisjoint(stored):
+        return "awq"
+    return "mlx" if "bits" in stored else ""
 
 
 def _require_dense_weights(stored: Fields) -> None:

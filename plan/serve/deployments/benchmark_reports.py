@@ -42,6 +42,7 @@ OTHER_REPORTS = {
     "world_info": "of trtllm-bench, which serves no requests: use a serving benchmark",
     "tput_per_gpu": "of InferenceX, in seconds: give the result that it sums up",
     "avg_ns": "of llama-bench, which serves no requests: use a serving benchmark",
+    "n_kv_max": "of llama-batched-bench, which serves no requests: use a serving benchmark",
     "aggregated_metrics": "of genai-bench, which is not read: use vllm bench serve",
     "last_ttft": "of sglang.bench_one_batch_server, which sends one batch: use "
     "sglang.bench_serving",
@@ -78,7 +79,7 @@ def lines_of(document: Document, path: Path) -> list[dict[str, Any]]:
 
 def _with_layout(line: Document) -> dict[str, Any]:
     """Return a line with the labels that its engine's options stand for."""
-    plain = {name.replace("-", "_"): value for name, value in line.items()}
+    plain = {name.strip("-").replace("-", "_"): value for name, value in line.items()}
     labels = {
         label: plain[option]
         for option, label in LAYOUT_OPTIONS.items()
@@ -278,10 +279,9 @@ def _is_guidellm(document: Document) -> bool:
 
 
 def _is_aiperf(document: Document) -> bool:
-    return (
-        isinstance(_get(document, "time_to_first_token"), dict)
-        and "unit" in document["time_to_first_token"]
-    )
+    # Without streaming, a report has no time to the first token.
+    metrics = ("time_to_first_token", "request_latency")
+    return any(_get(document, metric, "unit") is not None for metric in metrics)
 
 
 def _is_inference_perf(document: Document) -> bool:

@@ -15,13 +15,14 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.file_contents import require_real_file
+from foretune.datasets.file_contents import printed_by, require_real_file
 from foretune.datasets.text_encoding import decoded_document
 from foretune.errors import RunTableError, UsageError
 from foretune.plan.cost.memory import GIB, weight_bytes
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, checkpoint_formats
+from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.layout import Layout, Workload, illegal_because
+from foretune.plan.describe.plain_values import plain_values
 from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.benchmark_reports import lines_of
@@ -33,6 +34,11 @@ from foretune.plan.serve.deployments.group_process import (
     deployment_points,
 )
 from foretune.plan.serve.deployments.latency_formulas import formula_latencies
+from foretune.plan.serve.deployments.server_options import (
+    formats_of,
+    options_of,
+    require_plain_steps,
+)
 from foretune.support.files import read_bytes, translate_read_errors
 
 MIN_LINES = {"tpot_ms": 1, "ttft_ms": 8}
@@ -44,7 +50,9 @@ MIN_SHARE_OF_DURATION = 0.005
 LINE_COLUMNS = {"tpot_ms": "median_tpot_ms", "ttft_ms": "median_ttft_ms"}
 """Latency -> its name in a line."""
 
-
+NO_JSON = (
+    "no JSON: give the file that vllm bench serve --save-result or another serving benchmark wrote"
+)
 HOW_TO = {
     "max_concurrency": "run the benchmark with a limit of requests in flight (vllm bench serve "
     "--max-concurrency N)",
@@ -142,6 +150,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         data = read_bytes(path)
         require_real_file(data)
         text = decoded_document(data)[0].removeprefix("\ufeff").strip()
+        if text and text[0] not in "{[":
+            raise ValueError(f"it is {printed_by(text) or NO_JSON}")
         lines: list[dict[str, Any]] = []
         while text:
             value, end = decoder.raw_decode(text)
@@ -149,7 +159,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             text = text[end:].lstrip()
         if not lines or not all(isinstance(line, dict) for line in lines):
             raise ValueError("no JSON objects")
-    read = [line for document in lines for line in lines_of(document, path)]
+    # vLLM's --metadata writes numbers as texts.
+    read = [line for document in lines for line in lines_of(plain_values(document), path)]
     if not read:
         raise UsageError(f"--calibrate {path} has no benchmark: give a report of a finished run")
     return read
@@ -171,7 +182,10 @@ def _deployment(
             "lines if it is that one"
         )
     if _short_name(name) != _short_name(model.name):
-        raise UsageError(f"--calibrate {path} is of {name}: give lines of {model.name}")
+        raise UsageError(
+            f"--calibrate {path} is of {name}: give lines of {model.name}; if the server only "
+            f'calls it {name}, set "model_id": "{model.name}" in its lines'
+        )
 
     # vLLM records the layout on request only; one GPU would be a guess.
     if not (line.get("tp") or server.get("tp_size")):
@@ -184,12 +198,9 @@ def _deployment(
     except (TypeError, ValueError, ZeroDivisionError) as e:
         raise RunTableError(f"{path}: tp, pp, dp and ep are not all numbers ({e})") from e
 
-    published = checkpoint_formats(model)
-    formats = Formats(
-        weights=str(line.get("weights", published.weights)),
-        kv=str(line.get("kv", published.kv)),
-        moe=str(line.get("moe", line.get("weights", published.moe))),
-    )
+    options = options_of(line, server)
+    require_plain_steps(options, path)
+    formats = formats_of(options, checkpoint_formats(model), path)
     if reason := illegal_because(model, layout, formats):
         raise UsageError(f"--calibrate {path}: {model.name} cannot be served on {layout}: {reason}")
 
@@ -273,5 +284,6 @@ def _number(line: Mapping[str, Any], name: str, path: Path) -> float:
     if value is None and name in HOW_TO:
         raise UsageError(f"--calibrate {path} does not record {name}: {HOW_TO[name]}")
     if not isinstance(value, (int, float)) or not 0 < value < np.inf:
-        raise RunTableError(f"{path}: {name} is {value}, not a positive number")
+        hint = f": {HOW_TO[name]}" if name in HOW_TO else ""
+        raise RunTableError(f"{path}: {name} is {value!r}, not a positive number{hint}")
     return float(value)

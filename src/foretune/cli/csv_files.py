@@ -227,20 +227,16 @@ def _known_configuration(predictor: "Predictor", columns: Sequence[str]) -> list
 
 def _time_column(file: Path, table: "pd.DataFrame") -> str:
     """Return the column of the time of a run; UsageError if none is, or its unit is unknown."""
+    from foretune.datasets.file_contents import tool_of_columns
     from foretune.datasets.importers.generic import time_column
-    from foretune.datasets.time_units import names_the_time_of_a_run
+    from foretune.datasets.importers.row_times import time_hint
 
     found = time_column(table, file)
     if found is not None:
         return found
-    without_unit = [column for column in table.columns if names_the_time_of_a_run(column)]
-    name = without_unit[0] if len(without_unit) == 1 else "COLUMN"
-    reason = f"the unit of {name} is unknown" if without_unit else "no column names a time"
-    raise UsageError(
-        f"{file} has no column time_ms, and {reason}: give --map time_ms={name} for milliseconds, "
-        f"'time_ms={name}*0.001' for microseconds, 'time_ms={name}*1000' for seconds; there are "
-        f"{', '.join(table.columns)}"
-    )
+    tool = tool_of_columns(set(map(str, table.columns)))
+    hint = f"it is {tool}" if tool else time_hint(table.columns)
+    raise UsageError(f"{file} has no column time_ms: {hint}; there are {', '.join(table.columns)}")
 
 
 def _device(name: str, predictor: "Predictor | None") -> Device:

@@ -30,7 +30,8 @@ def read_documents(text: str, sequence: int) -> "tuple[Documents | None, list[st
     Raises UsageError if the text is neither a file nor a histogram, and RunTableError for a file
     without lengths.
     """
-    from foretune.plan.describe.length_files import parse_histogram, read_document_lengths
+    from foretune.plan.describe.document_files import read_document_lengths
+    from foretune.plan.describe.length_files import parse_histogram
     from foretune.plan.train.documents import Documents
 
     if not text:

@@ -30,6 +30,12 @@ def test_qwen3_5_has_a_gate_on_attention_though_its_file_says_nothing():
     assert silent.gated_attention
 
 
+@pytest.mark.parametrize("family", ["afmoe", "beam", "muse_glimmer_text"])
+def test_family_has_a_gate_on_attention_though_its_file_says_nothing(family):
+    sizes = {name: QWEN3_5[name] for name in QWEN3_5 if not name.startswith("linear")}
+    assert read_config({**sizes, "model_type": family}, "it").gated_attention
+
+
 def test_hy_v4_is_refused_for_its_residual_streams():
     config = {**QWEN3_5, "model_type": "hy_v4", "architectures": ["HYV4ForCausalLM"]}
     with pytest.raises(UsageError, match="with several residual streams"):

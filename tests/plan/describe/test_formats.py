@@ -200,5 +200,5 @@ def test_bad_results(tmp_path, text, reason):
     (tmp_path / "bad.csv").write_text(text)
     with pytest.raises(RunTableError, match=reason):
         read_accuracy(tmp_path / "bad.csv")
-    with pytest.raises(RunTableError, match="is not a readable table of accuracies"):
+    with pytest.raises(RunTableError, match="is not a readable table"):
         read_accuracy(tmp_path / "absent.csv")

@@ -3,7 +3,7 @@
 import pytest
 from model_configs import CONFIG
 
-from foretune.errors import UsageError
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.plan.describe.huggingface import read_config
 
 STEP = {
@@ -107,12 +107,12 @@ def test_read_config_layers_that_are_not_attention_are_refused(family):
         (
             {
                 "hybrid_override_pattern": "M*E",
-                "n_groups": "2",
+                "n_groups": "two",
                 "ssm_state_size": 16,
                 "mamba_head_dim": 8,
                 "conv_kernel": 4,
             },
-            r"mamba_num_heads in .*key_heads is '2'",
+            r"mamba_num_heads in .*key_heads is 'two'",
         ),
     ],
     ids=["unknown kind", "incomplete state", "text for a number"],
@@ -296,3 +296,87 @@ def test_read_config_formats(stored, formats):
 def test_read_config_older_name_of_the_quantization():
     stored = {"compression_config": {"quant_method": "fp8"}}
     assert read_config(CONFIG | stored, "q").weight_format == "fp8"
+
+
+def test_read_config_sizes_in_texts_are_numbers():
+    texts = {"num_key_value_heads": "2", "head_dim": "16", "tie_word_embeddings": "False"}
+    numbers = {"num_key_value_heads": 2.0, "head_dim": 16, "tie_word_embeddings": False}
+
+    read = read_config(CONFIG | texts, "it")
+
+    assert read == read_config(CONFIG | numbers, "it")
+    assert read.kv_heads == 2
+    assert not read.tied_embeddings
+
+
+@pytest.mark.parametrize("value", ["eight", 8.5])
+def test_read_config_size_that_is_no_whole_number_is_refused(value):
+    with pytest.raises(UsageError, match=r"num_key_value_heads .* is no whole number"):
+        read_config(CONFIG | {"num_key_value_heads": value}, "it")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_moe_experts": 8, "moe_router_topk": 2},
+        {"n_experts": 8},
+        {"moe": {"num_experts": 8}},
+        {"moe_config": {"num_experts": 8}},
+    ],
+    ids=["Megatron", "short", "part", "config"],
+)
+def test_read_config_experts_by_other_names_are_no_dense_model(fields):
+    dense = {name: value for name, value in CONFIG.items() if "expert" not in name}
+    with pytest.raises(UsageError, match="call their number num_experts"):
+        read_config(dense | {"model_type": "of_nobody"} | fields, "it")
+
+
+def test_read_config_dense_model_may_have_fields_of_experts():
+    dense = {name: value for name, value in CONFIG.items() if "expert" not in name}
+    defaults = {"moe_layer_freq": 1, "num_experts": 0, "num_experts_per_tok": 8, "n_experts": 1}
+    assert read_config(dense | {"model_type": "of_nobody"} | defaults, "it").experts == 0
+
+
+def test_read_config_key_heads_by_other_names_are_refused():
+    unknown = {name: value for name, value in CONFIG.items() if name != "num_key_value_heads"}
+    with pytest.raises(UsageError, match="call their number num_key_value_heads"):
+        read_config(unknown | {"model_type": "of_nobody", "num_attention_kv_heads": 2}, "it")
+
+
+def test_read_config_names_the_part_with_the_sizes():
+    parts = {"vision_config": CONFIG, "thinker": {"text_config": CONFIG}}
+    with pytest.raises(UsageError, match=r"its part thinker\.text_config"):
+        read_config({"model_type": "of_nobody", **parts}, "it")
+
+
+@pytest.mark.parametrize("activation", ["relu2", "gelu_new"])
+def test_read_config_unknown_gate_is_said(activation):
+    with pytest.warns(ForetuneWarning, match="have a gate is not known"):
+        read_config(CONFIG | {"model_type": "of_nobody", "hidden_act": activation}, "it")
+
+
+def test_read_config_laguna_gates_per_element_count():
+    fields = {"model_type": "laguna", "num_key_value_heads": 2, "num_attention_heads": 4}
+    plain = read_config(CONFIG | fields | {"gating": "per-head"}, "it")
+    gated = read_config(CONFIG | fields | {"gating": "per-element"}, "it")
+
+    # A gate is as wide as the queries, in every layer.
+    queries = gated.heads * gated.head_dim
+    assert gated.parameters() - plain.parameters() == gated.layers * gated.hidden * queries
+
+
+@pytest.mark.parametrize(
+    ("fields", "dense"),
+    [
+        # Of the layers 0 to 3, these have experts: 2 …
+        ({"first_k_dense_replace": 1, "moe_layer_freq": 2}, 3),
+        # … 1, 3 …
+        ({"moe_layer_start_index": 1, "moe_layer_interval": 2}, 2),
+        # … and 1, 2.
+        ({"moe_layer_start_index": 1, "moe_layer_end_index": 2, "moe_layer_interval": 1}, 2),
+        ({"first_k_dense_replace": 1, "moe_layer_freq": 1, "moe_layer_end_index": -1}, 1),
+    ],
+    ids=["frequency", "interval", "end", "last"],
+)
+def test_read_config_layers_with_experts(fields, dense):
+    assert read_config(CONFIG | {"model_type": "deepseek_v3"} | fields, "it").dense_layers == dense

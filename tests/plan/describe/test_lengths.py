@@ -9,7 +9,7 @@ import pytest
 from foretune.errors import ProblemError, RunTableError, UsageError
 from foretune.plan import Formats, Layout, Workload
 from foretune.plan.cost.memory import max_requests, rank_memory, request_bytes
-from foretune.plan.describe.length_files import parse_histogram, read_document_lengths, read_lengths
+from foretune.plan.describe.length_files import parse_histogram, read_lengths
 from foretune.plan.describe.lengths import MAX_KINDS, LengthMix
 from foretune.plan.engine.requests import Requests
 
@@ -120,9 +120,26 @@ def write(folder, name, text):
         ("vidur.csv", "num_prefill_tokens,num_decode_tokens\n100,10\n100,10\n100,10\n1000,50\n"),
         (
             "rows.json",
-            json.dumps([{"isl": 100, "osl": 10, "n": 1}] * 3 + [{"isl": 1000, "osl": 50}]),
+            json.dumps([{"isl": 100, "osl": 10, "id": 1}] * 3 + [{"isl": 1000, "osl": 50}]),
         ),
         ("columns.json", json.dumps({"isl": [100, 1000], "osl": [10, 50], "count": [3, 1]})),
+        ("dplyr.csv", "isl,osl,n\n100,10,3\n1000,50,1\n"),
+        ("german.csv", "isl;osl;anteil\n100;10;0,75\n1000;50;0,25\n"),
+        ("signs.csv", "isl,osl,share\n100,10,75%\n1000,50,25%\n"),
+        ("thousands.csv", 'isl,osl,count\n100,10,3\n"1,000",50,1\n'),
+        ("points.csv", "isl;osl;count\n100;10;3\n1.000;50;1\n"),
+        ("gemini.csv", "promptTokenCount,candidatesTokenCount,n\n100,10,3\n1000,50,1\n"),
+        ("splitwise.csv", "prompt_size,token_size,count\n100,10,3\n1000,50,1\n"),
+        (
+            "detailed.json",
+            json.dumps(
+                {
+                    "completed": 4,
+                    "input_lens": [100, 100, 100, 1000],
+                    "output_lens": [10, 10, 10, 50],
+                }
+            ),
+        ),
         (
             "mooncake.jsonl",
             '{"timestamp": 0, "input_length": 1000, "output_length": 50}\n'
@@ -140,6 +157,31 @@ def test_usage_of_answers_is_read(tmp_path):
     longer = {"usage": {"prompt_tokens": 1000, "completion_tokens": 50}}
     lines = "".join(json.dumps({"body": body}) + "\n" for body in (usage, usage, longer, usage))
     assert read_lengths(write(tmp_path, "usage.jsonl", lines)).mix == TWO
+
+
+def test_prompts_of_anthropic_have_their_cached_tokens(tmp_path):
+    """``input_tokens`` are those after the last cached one: 40 + 60 + 0, and 100 + 0 + 900."""
+    short = {"input_tokens": 40, "cache_read_input_tokens": 60, "output_tokens": 10}
+    long = {"input_tokens": 100, "cache_creation_input_tokens": 900, "output_tokens": 50}
+    lines = "".join(json.dumps({"usage": usage}) + "\n" for usage in (short, short, short, long))
+    assert read_lengths(write(tmp_path, "usage.jsonl", lines)).mix == TWO
+
+
+def test_records_of_aiperf_are_read(tmp_path):
+    def record(isl, osl):
+        metrics = {"input_sequence_length": isl, "output_sequence_length": osl}
+        with_units = {name: {"value": value, "unit": "tokens"} for name, value in metrics.items()}
+        return json.dumps({"metadata": {"session_num": 0}, "metrics": with_units})
+
+    lines = "\n".join([record(100, 10)] * 3 + [record(1000, 50)])
+    assert read_lengths(write(tmp_path, "profile_export.jsonl", lines)).mix == TWO
+
+
+def test_requests_without_lengths_have_failed(tmp_path):
+    path = write(tmp_path, "a.csv", "isl,osl,error\n9,3,\n,,timeout\n")
+    found = read_lengths(path)
+    assert found.mix.isl == (9,)
+    assert any("1 row without an answer left out" in note for note in found.notes)
 
 
 def test_lengths_in_parquet_are_read(tmp_path):
@@ -163,7 +205,9 @@ def test_what_is_not_read_is_named(tmp_path):
         ("isl,osl,prompt_tokens\n1,2,3\n", "isl and prompt_tokens, which both are isl"),
         ("isl,osl\n1.5,2\n", "row 1: isl must be a whole number"),
         ("isl,osl\n5,2\n-1,2\n", "row 2: isl must be a whole number"),
-        ("isl,osl\n0-512,2\n", "row 1: isl must be a whole number"),
+        ("isl,osl\n0-512,2\n", "not 0-512: give each bucket one length"),
+        ("isl,osl,part\n5,2,.2\n9,2,.8\n", "column part adds up to 1: call it share"),
+        ("percentile,isl,osl\n50,5,2\n99,9,2\n", "has percentiles .percentile., not requests"),
         ("isl,osl\n5,\n", "row 1: osl must be a whole number"),
         ("isl,osl,count\n5,2,-3\n", "row 1: count must be a number from 0 on"),
         ("isl,osl,share\n5,2,.2\n9,2,.3\n", "the shares add up to 0.5 instead of 1"),
@@ -217,40 +261,3 @@ def test_parse_histogram(text, expected):
 def test_parse_histogram_refuses(text, reason):
     with pytest.raises(UsageError, match=reason):
         parse_histogram(text, "--isl")
-
-
-@pytest.mark.parametrize(
-    ("text", "counts", "note"),
-    [
-        ("seq_len,split\n100,train\n100,train\n300,eval\n", {100: 2.0, 300: 1.0}, "split"),
-        ("length,count\n64,3\n128,1\n", {64: 3.0, 128: 1.0}, ""),
-        ("numTokens,percent\n64,75\n128,25\n", {64: 75.0, 128: 25.0}, ""),
-        ("isl,osl\n60,4\n100,28\n", {64: 1.0, 128: 1.0}, "a prompt and its answer"),
-    ],
-)
-def test_document_lengths_are_read_from_tables(tmp_path, text, counts, note):
-    file = tmp_path / "documents.csv"
-    file.write_text(text)
-    read = read_document_lengths(file)
-    assert read.counts == counts
-    assert note in " ".join(read.notes)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("text\nabc\n", "count their tokens with the model's tokenizer, and write a column tokens"),
-        ("size\n100\n", "no column tokens, also not as num_tokens"),
-        ("tokens,length\n1,2\n", "which both are tokens"),
-        ("tokens\n1.5\n", "row 1: tokens must be a whole number"),
-        ("tokens,count\n5,-1\n", "row 1: count must be a number from 0 on"),
-        ("tokens,share\n5,0.2\n6,0.2\n", "the shares add up to 0.4"),
-        ("isl\n5\n", "no column osl"),
-        ("tokens\n", "one per document, or per length"),
-    ],
-)
-def test_documents_without_clear_lengths_are_refused(tmp_path, text, why):
-    file = tmp_path / "documents.csv"
-    file.write_text(text)
-    with pytest.raises(RunTableError, match=why):
-        read_document_lengths(file)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foretune.errors import UsageError
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.huggingface import read_config
 
@@ -105,3 +105,49 @@ def test_quantization_that_is_not_planned_is_refused_by_name(quantization, words
     with pytest.raises(UsageError, match="plan its unquantized model") as refusal:
         weights_of(quantization)
     assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "weights"),
+    [
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": "True", "load_in_8bit": "False"},
+            "nf4",
+        ),
+        ({"quant_method": "gptq", "bits": "8", "group_size": "32"}, "int8_wo_g32"),
+    ],
+    ids=["booleans", "numbers"],
+)
+def test_values_written_as_texts_are_what_they_say(quantization, weights):
+    assert weights_of(quantization) == (weights, weights)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "weights"),
+    [
+        ({"bits": 4, "group_size": 32, "desc_act": False, "sym": True}, "int4_wo_g32"),
+        ({"w_bit": 4, "q_group_size": 64, "zero_point": True}, "int4_wo_g64z"),
+        ({"bits": 4, "group_size": 64}, "int4_wo_g64b"),
+    ],
+    ids=["GPTQ", "AWQ", "MLX"],
+)
+def test_description_without_method_is_told_by_its_fields(quantization, weights):
+    assert weights_of(quantization) == (weights, weights)
+
+
+def test_modelopt_file_copied_into_the_config_is_read():
+    described = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    nested = {"producer": {"name": "modelopt"}, "quantization": described}
+    read = read_config({**DENSE, "quantization_config": nested}, "it")
+    assert (read.weight_format, read.kv_format) == ("fp8", "fp8")
+
+
+def test_cache_left_to_the_engine_is_unquantized():
+    stored = {"quant_method": "petit_nvfp4", "quant_algo": "NVFP4", "kv_cache_quant_algo": "auto"}
+    assert read_config({**DENSE, "quantization_config": stored}, "it").kv_format == "bf16"
+
+
+def test_quantized_head_is_said():
+    stored = {"quant_method": "gptq", "bits": 4, "group_size": 128, "lm_head": True}
+    with pytest.warns(ForetuneWarning, match="output projection is quantized .lm_head."):
+        weights_of(stored)

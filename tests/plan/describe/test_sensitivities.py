@@ -50,6 +50,23 @@ def test_names_of_modules_in_checkpoints_are_known(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(",", ";").replace("0.1", "0,1"),
+        lambda text: text.replace(",", "\t"),
+        lambda text: text.replace("layer,module,format,loss", "Layer, Module, Format, Loss"),
+        lambda text: text.replace("fp8", "FP8"),
+        lambda text: f"# measured on a Monday\n{text}",
+    ],
+    ids=["decimal comma", "tabs", "header", "capitals", "comment"],
+)
+def test_losses_in_other_dialects_are_read(tmp_path, change):
+    text = rows_of(1)
+    expected = read_sensitivities(write(tmp_path, text), layers=1)
+    assert read_sensitivities(write(tmp_path, change(text)), layers=1) == expected
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         (lambda text: text.replace("1,mlp,nvfp4,0.1\n", ""), "mlp of layer 1 in nvfp4"),

@@ -101,6 +101,13 @@ def test_prices(tmp_path):
     assert find_system("h100_sxm", read_prices(mine)).price_per_hour is None
     mine.write_text("system,usd_per_gpu_hour\nh200,2.5\nH100-SXM,2\n")
     assert read_prices(mine) == {"h200_sxm": 2.5, "h100_sxm": 2.0}
+    mine.write_text("System;USD_per_GPU_hour\nh200;2,125\nH100-SXM;2\n")
+    with pytest.raises(RunTableError, match=r"2,125 may be 2\.125 or 2125: write commas"):
+        read_prices(mine)
+    mine.write_text("System;USD_per_GPU_hour\nh200;2,5\nH100-SXM;2\n")
+    assert read_prices(mine) == {"h200_sxm": 2.5, "h100_sxm": 2.0}
+    mine.write_text("system,usd_per_gpu_hour\nh200,2.125\n")
+    assert read_prices(mine) == {"h200_sxm": 2.125}
     mine.write_text("system,usd_per_gpu_hour\nh201,2.5\n")
     with pytest.raises(UnknownName, match="unknown system 'h201'"):
         read_prices(mine)
@@ -110,10 +117,11 @@ def test_prices(tmp_path):
     ("text", "reason"),
     [
         ("system\nh200_sxm\n", "no column 'usd_per_gpu_hour'"),
-        ("", "no column 'system'"),
+        ("", "it is empty"),
         ('{"h200_sxm": 2}', "no column 'system'"),
         ("system,usd_per_gpu_hour\nh200_sxm,cheap\n", "row 1: the price is not a number"),
-        ("system,usd_per_gpu_hour\nh200_sxm,-1\n", "row 1: the price must be positive, not -1.0"),
+        ("system,usd_per_gpu_hour\nh200_sxm,-1\n", "row 1: the price must be positive, not -1"),
+        ("system,usd_per_gpu_hour\nh200_sxm,2\nh200_sxm,3\n", "row 2: .* is there twice"),
         ("system,usd_per_gpu_hour\nh200_sxm,nan\n", "row 1: the price must be positive, not nan"),
     ],
 )
@@ -121,5 +129,5 @@ def test_bad_prices(tmp_path, text, reason):
     (tmp_path / "bad.csv").write_text(text)
     with pytest.raises(RunTableError, match=reason):
         read_prices(tmp_path / "bad.csv")
-    with pytest.raises(RunTableError, match="is not a readable table of prices"):
+    with pytest.raises(RunTableError, match="is not a readable table"):
         read_prices(tmp_path / "absent.csv")

@@ -150,6 +150,7 @@ def test_lines_of_incomplete_report_are_refused(report, reason):
         ({"world_info": {"tp_size": 4}, "performance": {}}, "trtllm-bench"),
         ({"tput_per_gpu": 100, "median_ttft": 0.1}, "InferenceX, in seconds"),
         ({"avg_ns": 1000, "n_prompt": 512}, "llama-bench"),
+        ({"n_kv_max": 2048, "pp": 128, "speed_tg": 256.0}, "llama-batched-bench"),
         ({"aggregated_metrics": {}, "individual_request_metrics": []}, "genai-bench"),
         ({"batch_size": 8, "last_ttft": 0.1, "latency": 2.0}, "sglang.bench_one_batch_server"),
         (
@@ -176,6 +177,7 @@ def test_lines_of_genai_perf_are_those_of_aiperf():
     [
         {"tensor_parallel_size": 4, "data_parallel_size": 2, "enable_expert_parallel": True},
         {"tensor-parallel-size": "4", "data-parallel-size": "2", "enable-expert-parallel": "true"},
+        {"--tensor-parallel-size": 4, "--data-parallel-size": 2, "--enable-expert-parallel": True},
         {"tp": 4, "dp": 2, "ep": 8},
     ],
 )

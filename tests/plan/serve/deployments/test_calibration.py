@@ -82,7 +82,7 @@ def test_read_calibration_layout(tmp_path):
     """vLLM's metadata and SGLang's account of itself say the same."""
     server = {
         "tp_size": 4,
-        "dp_size": 2,
+        "dp_size": 1,
         "enable_dp_attention": False,
         "model_path": "x/Llama-3.1-8B",
     }
@@ -143,5 +143,15 @@ def test_read_calibration_of_a_folder_and_an_encoding(tmp_path, model_id, encodi
 
 
 def test_read_calibration_without_json_is_refused(tmp_path):
-    with pytest.raises(RunTableError, match="not a result of a serving benchmark"):
+    with pytest.raises(RunTableError, match=r"no JSON: give the file that vllm bench serve"):
         read(tmp_path, (), "TTFT 12 ms")
+
+
+def test_read_calibration_numbers_in_texts_are_numbers(tmp_path):
+    said = line(8)
+    texts = {name: str(value) for name, value in said.items()}
+    deployments = [deployment(8)]
+    shifted = factors(read(tmp_path, [texts]), deployments)
+    assert (
+        shifted["tpot_ms"].item() == factors(read(tmp_path, [said]), deployments)["tpot_ms"].item()
+    )
