@@ -39,9 +39,11 @@ RESULT_WORDS = {
     *("temp", "temperature", "clk", "memclk", "smclk", "freq", "frequency"),
     *("std", "stddev", "stdev", "variance", "energy", "joule", "joules"),
     *("error", "err", "rmse", "mse", "maxdiff"),
-    *("unit", "units", "sol", "roofline"),
+    *("sol", "roofline"),
 }
 """Words in names of columns that hold what a run gave, beside its time."""
+UNIT_WORDS = {"unit", "units"}
+"""Words in names of columns of texts that say in which unit a result is."""
 RATE_ENDINGS = ("/s", "/sec", "_per_s", "_per_sec", "per_second")
 """Ends of names of such columns, in lower case."""
 
@@ -243,7 +245,9 @@ def _role(column: str, values: "pd.Series[Any]") -> Role:
     if is_number and words & POWER_WORDS and not words & OTHER_POWERS:
         return Role.POWER
     is_time = is_other_time(column) or names_the_time_of_a_run(column)
-    if names_a_result(column) or is_time:
+    # Numbers of units, as of a layer, are sizes.
+    is_unit = not is_number and bool(words & UNIT_WORDS)
+    if names_a_result(column) or is_time or is_unit:
         return Role.RESULT
     if is_number and _may_be_result(words, values):
         return Role.DOUBTFUL

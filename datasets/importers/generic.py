@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.column_roles import UNIT_WORDS
 from foretune.datasets.file_contents import tool_of_columns
 from foretune.datasets.importers.files import Request, read_table
 from foretune.datasets.importers.row_times import (
     UNIT_COLUMN,
-    UNIT_WORDS,
     is_failure,
     repeats_in_cells,
     require_a_time,

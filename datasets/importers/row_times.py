@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.column_roles import RESULT_WORDS, names_a_result
+from foretune.datasets.column_roles import RESULT_WORDS, UNIT_WORDS, names_a_result
 from foretune.datasets.time_units import (
     MS_PER_UNIT,
     TIME_WORDS,
@@ -28,9 +28,6 @@ from foretune.errors import UsageError
 
 UNIT_COLUMN = "time_unit"
 """A column, in lower case, that must have a unit of time for each row: Google Benchmark's."""
-UNIT_WORDS = {"unit", "units"}
-"""Words in names of columns that have one if all their cells are units of time."""
-
 METRIC_COLUMNS = (
     *("metric", "metrics", "metric_name", "measure", "measurement", "measurement_name"),
     *("variable", "counter", "statistic", "stat", "quantity", "kpi"),

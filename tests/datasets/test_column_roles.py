@@ -154,3 +154,12 @@ def test_every_column_has_one_role(names, are_texts):
     listed += [name for name in (roles.device, roles.power) if name is not None]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(names)
+
+
+def test_numbers_of_units_are_sizes_and_names_of_units_are_not():
+    table = pd.DataFrame(
+        {"hidden_units": [64, 128], "unit": ["ms", "ms"], "bw_units": ["GB/s", "GB/s"]}
+    )
+    roles = column_roles(table)
+    assert roles.sizes == ["hidden_units"]
+    assert set(roles.left_out) == {"unit", "bw_units"}
