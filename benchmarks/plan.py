@@ -115,6 +115,7 @@ def _test(train: Table, test: Table) -> dict[str, Any]:
     )
     return {
         **scored.metrics(),
+        "possible": {"rows": int(test.possible.sum()), **scored.metrics(test.possible)},
         **_beside(scored, test),
         "choices": choices(test.data.deployments, test.data.measured, scored.predicted),
         "sureness": _sureness(scored),
@@ -155,6 +156,7 @@ def _cross_validate(train: Table) -> dict[str, Any]:
             "rows": len(train.rows),
             **scored.metrics(),
             "together": {"rows": int(together.sum()), **scored.metrics(together)},
+            "possible": {"rows": int(train.possible.sum()), **scored.metrics(train.possible)},
             "sureness": _sureness(scored),
             **_beside(scored, train),
         }
@@ -218,7 +220,12 @@ def _print(result: dict[str, Any]) -> None:
     )
     print("|---|---|---|---|---|---|---|---|")
     for name, references in REFERENCES.items():
-        for label, line in ((name, result[name]), (f"{name}, one pool", result[name]["together"])):
+        lines = {
+            name: result[name],
+            f"{name}, one pool": result[name]["together"],
+            f"{name}, at a possible speed": result[name]["possible"],
+        }
+        for label, line in lines.items():
             print(_line(label, line, references))
     print(
         "\n| choice | groups | mean regret, % | right within 3 %, % | limit missed, % | "

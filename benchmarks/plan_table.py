@@ -15,6 +15,8 @@ from foretune.plan.serve.deployments.measured_deployments import (
     read_measured_deployments,
 )
 
+MIN_ROOFLINE_SHARE = 0.9
+"""Of a step's roofline time: shorter times per token are impossible at the stated load."""
 SOME = 5
 """Folds of configurations; systems and models are held out one by one."""
 
@@ -46,6 +48,17 @@ class Table:
         if rival is not None:
             answers = ask(rival, path).iloc[data.rows].reset_index(drop=True)
         return cls(data, rows, seconds, answers)
+
+    @property
+    def possible(self) -> np.ndarray:
+        """Which rows take at least the roofline's time per token: others ran another load.
+
+        Drafted tokens may be faster, and what was drafted is not known.
+        """
+        drafts = np.array([deployment.speculative for deployment in self.data.deployments])
+        least_ms = MIN_ROOFLINE_SHARE * self.rows["decode_bound"].to_numpy()
+        possible: np.ndarray = drafts | (self.data.measured["tpot_ms"].to_numpy() >= least_ms)
+        return possible
 
 
 def folds(groups: np.ndarray, count: int) -> np.ndarray:
