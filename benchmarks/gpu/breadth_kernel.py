@@ -1,12 +1,12 @@
 """What the kernels of `breadth.py` share: cases, evenly thinned lists, several outputs."""
 
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from foretune.collect.kernels.triton_kernel import CACHE, TritonKernel
@@ -19,8 +19,6 @@ WARPS = (2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5)
 LISTED = 48
 """Maximum number of configurations of a list."""
-GOLDEN = (math.sqrt(5) - 1) / 2
-"""Multiples of it, without their whole part, fill the unit interval evenly."""
 
 Knobs = Mapping[str, tuple[Value, ...]]
 """The values of each parameter of a tile."""
@@ -55,27 +53,34 @@ class Case:
     def listed(self) -> list[Configuration]:
         """The list, with the default in front: every tile with every launch, evenly thinned."""
         knobs = {**self.tiles, "num_warps": WARPS, "num_stages": STAGES}
-        product = list(itertools.product(*knobs.values()))
-        configs = [Configuration(dict(zip(knobs, values, strict=True))) for values in product]
-        thinned = [configs[i] for i in evenly_spread(len(configs), LISTED)]
+        thinned = evenly_drawn(knobs, LISTED)
         others = [config for config in thinned if config != self.default]
         return [self.default, *others][:LISTED]
 
 
-def evenly_spread(length: int, count: int) -> list[int]:
-    """Return at most ``count`` of the numbers below ``length``, in order.
+def evenly_drawn(knobs: Knobs, count: int, seed: int = 0) -> list[Configuration]:
+    """Return ``count`` different configurations, or all if there are no more.
 
-    They have no common distance: one that divides the number of a parameter's values would leave
-    out all values but one.
+    They are a Latin hypercube: every value of every parameter occurs about equally often. In a
+    product that is thinned at equal distances, some values may not occur at all.
     """
-    if length <= count:
-        return list(range(length))
-    chosen: set[int] = set()
-    step = 0
-    while len(chosen) < count:
-        step += 1
-        chosen.add(int(length * (step * GOLDEN % 1.0)))
-    return sorted(chosen)
+    product = [
+        Configuration(dict(zip(knobs, values, strict=True)))
+        for values in itertools.product(*knobs.values())
+    ]
+    if len(product) <= count:
+        return product
+    rng = np.random.default_rng(seed)
+    drawn: dict[Configuration, None] = {}
+    while len(drawn) < count:
+        columns = {}
+        for name, values in knobs.items():
+            each_once = rng.permutation(len(values))
+            columns[name] = rng.permutation(np.resize(each_once, count))
+        for i in range(count):
+            values_of_one = {name: knobs[name][int(columns[name][i])] for name in knobs}
+            drawn.setdefault(Configuration(values_of_one))
+    return list(drawn)[:count]
 
 
 class BreadthKernel(TritonKernel):

@@ -126,7 +126,7 @@ class Tf32Gemm(BreadthKernel):
 
     def error_limit(self, problem: Problem, config: Configuration) -> float:
         """Return what rounding the operands to TF32, with ten bits of mantissa, can cause."""
-        return 2e-3 if problem["precision"] == "tf32" else 1e-5
+        return 3e-3 if problem["precision"] == "tf32" else 1e-5
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 2·M·N·K operations and each matrix moved once."""
@@ -213,9 +213,9 @@ class Convolution(BreadthKernel):
         return [JitLaunch(_convolution, grid, arguments, {**config, "C": c, "R": r})], y
 
     def reference(self, inputs: Inputs) -> Any:
-        """Return torch's convolution in single precision."""
-        x = inputs["x"].float().permute(0, 3, 1, 2)
-        w = inputs["weights"].float().permute(0, 3, 1, 2)
+        """Return torch's convolution in double precision, which is never rounded to TF32."""
+        x = inputs["x"].double().permute(0, 3, 1, 2)
+        w = inputs["weights"].double().permute(0, 3, 1, 2)
         y = torch.nn.functional.conv2d(x, w).permute(0, 2, 3, 1)
         return y.reshape(-1, y.shape[3])
 

@@ -49,12 +49,13 @@ def _chunk_state(
     state = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for chunk in range(0, chunks):
         at = states + (head * chunks + chunk) * D * D + m[:, None] * D + n[None, :]
-        tl.store(at, state.to(states.dtype.element_ty))
+        tl.store(at, state.to(states.dtype.element_ty), mask=(m < D)[:, None] & (n < D)[None, :])
         token = chunk * CHUNK + t
         row = head * length + token
-        inside = token < length
-        keys = tl.load(k + row[None, :] * D + m[:, None], mask=inside[None, :], other=0.0)
-        values = tl.load(v + row[:, None] * D + n[None, :], mask=inside[:, None], other=0.0)
+        of_k = (token < length)[None, :] & (m < D)[:, None]
+        of_v = (token < length)[:, None] & (n < D)[None, :]
+        keys = tl.load(k + row[None, :] * D + m[:, None], mask=of_k, other=0.0)
+        values = tl.load(v + row[:, None] * D + n[None, :], mask=of_v, other=0.0)
         state = multiply_add(keys, values, state)
 
 
