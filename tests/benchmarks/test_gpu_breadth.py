@@ -232,13 +232,11 @@ def test_new_stage_without_time_names_option(script, tmp_path):
 
 
 def test_tf32_replayed_prints_every_layout(tmp_path):
-    small = ("--replay", "--out", str(tmp_path), "--sizes", "2048")
-    text = printed("tf32.py", *small)
+    text = printed("tf32.py", "--replay", "--out", str(tmp_path), "--sizes", "2048")
     for layout in ("nn", "nt (K-major)", "tn", "tt"):
         assert text.count(f"| {layout} ") == 1
     runs = read_runs(tmp_path / "tf32.parquet")
     assert runs["problem.precision"].value_counts().to_dict() == {"tf32": 144, "ieee": 72}
-    assert printed("tf32.py", *small).startswith("0 rows in")
 
 
 def tf32_rows(layout: str, large_tiles_ms: float) -> list[Measurement]:
