@@ -28,7 +28,7 @@ from replay_driver import ReplayDriver
 
 import foretune
 from foretune.datasets import read_runs, to_measurements
-from foretune.device import find_device
+from foretune.device import Device, find_device
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
@@ -54,23 +54,39 @@ def read_lists(path: Path) -> list[Recorded]:
 
 
 def read_table(path: Path) -> list[Recorded]:
-    """Return the products of a run table of Foretune's Triton kernels, parts of their spaces."""
+    """Return the problems of a run table of Foretune's Triton kernels.
+
+    Those of `gpu/breadth.py` are whole lists. Others are parts of spaces, and of these only
+    products are returned.
+    """
+    from breadth import all_cases
     from design import kernels
 
-    kernel_by_name = {kernel.name: kernel for kernel in kernels()}
+    listed = [case.kernel for case in all_cases()]
+    kernel_by_name = {kernel.name: kernel for kernel in (*listed, *kernels())}
     runs = read_runs(path)
+    has_whole_lists = "case" in runs
     runs = runs[(runs["counter.repeat"] == 0) & (runs["role"] != "reference")]
     by_problem = defaultdict[tuple[str, Problem], list[Measurement]](list)
     for measurement in to_measurements(runs):
         by_problem[measurement.kernel, measurement.problem].append(measurement)
 
-    products = []
+    found = []
     with ReplayDriver(lambda launch: 1.0, device=DEVICE).active():
         for (name, problem), measurements in by_problem.items():
-            recorded = _of_space(kernel_by_name[name], problem, measurements)
-            if recorded is not None:
-                products.append(recorded)
-    return products
+            device = find_device(measurements[0].device)
+            recorded = recorded_list(kernel_by_name[name], problem, measurements, device)
+            if recorded is None:
+                continue
+            is_row_list = has_whole_lists and not recorded.is_product
+            if is_row_list or is_of_tiles(recorded):
+                found.append(recorded)
+    return found
+
+
+def is_of_tiles(recorded: Recorded) -> bool:
+    """Whether Foretune recognizes a product of tiles."""
+    return tile_launches(recorded.call, recorded.configs, recorded.law) is not None
 
 
 def _of_cases(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
@@ -120,10 +136,10 @@ def _of_libraries(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
             yield _recorded(case.kernel, *calls[0], times)
 
 
-def _of_space(
-    kernel: Any, problem: Problem, measurements: Sequence[Measurement]
+def recorded_list(
+    kernel: Any, problem: Problem, measurements: Sequence[Measurement], device: Device
 ) -> Recorded | None:
-    """Return a problem of a run table as a call; None if it has too few rows, or is no product."""
+    """Return a problem of a run table as a call; None if it has too few rows."""
     # Configurations that split sums or stay resident differ in more than their tile.
     measured = [
         m
@@ -161,13 +177,11 @@ def _of_space(
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
         return grids[Configuration({name: meta[name] for name in varied})]
 
-    call = as_call(first.function, sizes, arguments, device=find_device(DEVICE), grid=grid)
+    call = as_call(first.function, sizes, arguments, device=device, grid=grid)
     times = {_key(listed[m.config]): m.time_ms if m.ok else math.inf for m in measured}
-    recorded = _recorded(
+    return _recorded(
         kernel.name, replace(call, function=first.function), configs=tuple(grids), times=times
     )
-    is_product = tile_launches(recorded.call, recorded.configs, recorded.law) is not None
-    return recorded if is_product else None
 
 
 @contextmanager

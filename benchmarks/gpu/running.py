@@ -3,11 +3,14 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stage import Deadline, Table
+from stage import Deadline, Job, Table
+
+from foretune.measurement import Measurement
 
 
 class Stage(argparse.ArgumentParser):
@@ -65,6 +68,50 @@ def run_stage(
             print(report(options, bench, rows))
     if lost:
         restart(argv, deadline.left_s / 60)
+
+
+def measured(
+    bench: Any,
+    table: Table,
+    deadline: Deadline,
+    jobs: Iterable[Job],
+    compilers: int,
+    columns: Callable[[Job], dict[str, Any]] = lambda job: {},
+) -> Iterator[Measurement]:
+    """Yield the measurements of jobs, each of which is a row of the table by then.
+
+    It ends with the jobs, after the deadline, or when a launch broke the device; ask
+    ``bench.device_lost``. Says at the end how long it took.
+
+    Args:
+        bench: Measures.
+        table: Gets the rows.
+        deadline: When nothing new begins.
+        jobs: What to measure; read ahead, because they are compiled ahead.
+        compilers: Number of processes that compile; 0: one less than the cores.
+        columns: Returns more columns of a job's row.
+    """
+    start_s = time.monotonic()
+    rows_before = table.new
+    waited_s = 0.0
+    compiled = bench.compiled(iter(jobs), compilers)
+    try:
+        while not deadline.over and not bench.device_lost:
+            asked_s = time.monotonic()
+            job, program = next(compiled, (None, None))
+            waited_s += time.monotonic() - asked_s
+            if job is None:
+                break
+            measurement = bench.run(job, program)
+            state = {} if bench.device_lost else bench.state()
+            table.append(measurement, job.role, job.repeat, **columns(job), **state)
+            yield measurement
+    finally:
+        compiled.close()
+    if not bench.device_lost:
+        n_rows = table.new - rows_before
+        seconds = time.monotonic() - start_s
+        print(f"{n_rows} rows in {seconds:.0f} s, {waited_s:.0f} s of them compiling alone\n")
 
 
 def restart(argv: list[str] | None, minutes: float) -> None:

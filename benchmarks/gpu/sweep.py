@@ -8,10 +8,9 @@ Writes ``sweep.parquet``, a run table. `design` has the order of measurements.
 
 import argparse
 import sys
-import time
 from typing import Any
 
-from running import Stage, run_stage
+from running import Stage, measured, run_stage
 from stage import Bests, Deadline, Table, markdown, medians, noise, share_of_best
 
 from foretune.measurement import Status
@@ -31,29 +30,9 @@ def main(argv: list[str] | None = None) -> None:
 def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadline) -> bool:
     """Measure what is left; return whether a launch broke the device's context."""
     design, bests = _design(options, bench, table)
-    start_s = time.monotonic()
-    rows_before = table.new
-    waited_s = 0.0
-    jobs = bench.compiled(design.jobs(), options.compilers)
-    try:
-        while not deadline.over:
-            asked_s = time.monotonic()
-            job, compiled = next(jobs, (None, None))
-            waited_s += time.monotonic() - asked_s
-            if job is None:
-                break
-            measurement = bench.run(job, compiled)
-            state = {} if bench.device_lost else bench.state()
-            table.append(measurement, job.role, job.repeat, **state)
-            bests.see(measurement)
-            if bench.device_lost:
-                return True
-    finally:
-        jobs.close()
-    n_rows = table.new - rows_before
-    seconds = time.monotonic() - start_s
-    print(f"{n_rows} rows in {seconds:.0f} s, {waited_s:.0f} s of them compiling alone\n")
-    return False
+    for measurement in measured(bench, table, deadline, design.jobs(), options.compilers):
+        bests.see(measurement)
+    return bool(bench.device_lost)
 
 
 def _design(options: argparse.Namespace, bench: Any, table: Table) -> tuple[Any, Bests]:

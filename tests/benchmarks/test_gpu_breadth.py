@@ -1,0 +1,277 @@
+"""The stages `breadth` and `tf32` of benchmarks/gpu: kernels are right and compile."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from foretune.datasets import read_runs, to_measurements
+from foretune.datasets.journal import journal_path
+from foretune.device import find_device
+from foretune.measurement import Measurement, Status
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks" / "gpu"
+H200 = find_device("NVIDIA H200")
+KERNELS = 24
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+# The interpreter runs the default of each list, and another tile.
+INTERPRETED = """
+import json, sys
+sys.path.insert(0, {folder!r})
+import breadth
+
+for case in breadth.all_cases():
+    problem = case.kernel.problem(case.small)
+    inputs = case.kernel.make_inputs(problem)
+    expected = case.kernel.reference(inputs)
+    for config in (case.listed[0], case.listed[17]):
+        launch = case.kernel.build(problem, config, inputs)
+        case.kernel.invalidate_output(launch())
+        error = case.kernel.relative_error(launch(), expected)
+        limit = case.kernel.error_limit(problem, config)
+        print(json.dumps([case.name, str(config), error, limit]))
+"""
+KILLED = """
+import os, sys
+sys.path.insert(0, {folder!r})
+import stage
+write, written = stage.Table.append, []
+def append(self, *args, **named):
+    write(self, *args, **named)
+    written.append(1)
+    if len(written) == 40:
+        self._journal.write('{{"half a li')
+        self._journal.flush()
+        os._exit(9)
+stage.Table.append = append
+import breadth
+breadth.main(sys.argv[1:])
+"""
+
+REPLAY_FOLDER = ROOT / "tests" / "replay_gpu"
+for folder in (FOLDER, REPLAY_FOLDER):
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+@pytest.fixture(autouse=True)
+def _fusion_is_set(monkeypatch):
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not set
+
+
+def run(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run a script of the folder, or code."""
+    start = [str(FOLDER / script)] if script.endswith(".py") else ["-c", script]
+    command = [sys.executable, "-W", "ignore", *start, *arguments]
+    everything = {**ENVIRONMENT, **environment}
+    return subprocess.run(command, env=everything, capture_output=True, text=True)
+
+
+def printed(script: str, *arguments: str, **environment: str) -> str:
+    """Return what a run that succeeds prints."""
+    done = run(script, *arguments, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cases():
+    import breadth
+
+    return breadth.all_cases()
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory) -> Path:
+    """A folder with short lists of one problem per kernel; the stage was killed once."""
+    out = tmp_path_factory.mktemp("breadth")
+    small = ("--replay", "--out", str(out), "--listed", "12", "--problems", "1")
+    killed = run(KILLED.format(folder=str(FOLDER)), *small)
+    assert killed.returncode == 9, killed.stderr
+    assert len(read_runs(out / "breadth.parquet")) == 40
+    printed("breadth.py", *small)
+    return out
+
+
+def test_breadth_kernels_interpreted_agree_with_their_references():
+    lines = printed(
+        INTERPRETED.format(folder=str(FOLDER)), TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES=""
+    )
+    results = [json.loads(line) for line in lines.splitlines()]
+    wrong = [result for result in results if not result[2] <= result[3]]
+    assert not wrong
+    assert len({name for name, *_ in results}) == KERNELS
+    assert len(results) == 2 * KERNELS
+
+
+def test_breadth_defaults_compile_for_hopper(tmp_path):
+    first = ("--listed", "1", "--problems", "1", "--compilers", "1")
+    text = printed("breadth.py", "--compile-for", H200.name, *first, TRITON_CACHE_DIR=str(tmp_path))
+    assert "NVIDIA H200, sm_90" in text
+    assert f"the default of {KERNELS} of {KERNELS} kernels does" in text
+
+
+def test_breadth_compile_report_counts_refused_programs(tmp_path):
+    """Triton has no fp8 with four bits of exponent for Ampere."""
+    few = ("--listed", "1", "--problems", "1", "--compilers", "1", "--cases", "GEMM fp8", "SwiGLU")
+    ampere = "NVIDIA A100-SXM4-80GB"
+    text = printed("breadth.py", "--compile-for", ampere, *few, TRITON_CACHE_DIR=str(tmp_path))
+    assert "1 of 2 compile; the default of 1 of 2 kernels does" in text
+
+
+def test_breadth_problems_are_below_and_above_a_wave(cases):
+    cores = H200.specs["cores"]
+    for case in cases:
+        waves = []
+        for problem in case.problems:
+            inputs = case.kernel.inputs_without_data(problem)
+            launches, _ = case.kernel.launches(problem, case.default, inputs)
+            waves.append(math.prod(launches[0].grid) / cores)
+        assert max(waves[:2]) < 1 < min(waves[2:]), (case.name, waves)
+        assert len(set(case.problems)) == 5
+
+
+def test_breadth_lists_are_whole_products_evenly_thinned(cases):
+    for case in cases:
+        assert case.listed[0] == case.default
+        assert len(set(case.listed)) == 48
+        for name, values in (("num_warps", {2, 4, 8, 16}), ("num_stages", {1, 2, 3, 4, 5})):
+            counts = [sum(c[name] == value for c in case.listed) for value in values]
+            assert min(counts) >= 6, (case.name, name, counts)
+        for name, values in case.tiles.items():
+            assert {config[name] for config in case.listed} >= set(values)
+
+
+def test_evenly_drawn_short_product_is_whole():
+    from breadth_kernel import evenly_drawn
+
+    knobs = {"a": (1, 2, 3), "b": (4, 5)}
+    assert len(set(evenly_drawn(knobs, 48))) == 6
+    assert len(set(evenly_drawn(knobs, 6))) == 6
+    assert len(set(evenly_drawn(knobs, 5))) == 5
+    assert evenly_drawn(knobs, 5) == evenly_drawn(knobs, 5)
+
+
+def test_breadth_table_has_whole_lists_and_repeats(replayed):
+    runs = read_runs(replayed / "breadth.parquet")
+    assert not journal_path(replayed / "breadth.parquet").exists()
+    assert (runs["status"] == "ok").all(), runs["error"].tolist()
+    assert runs["role"].value_counts().to_dict() == {
+        "list": 11 * KERNELS,
+        "default": KERNELS,
+        "repeat": 2 * KERNELS,
+    }
+    assert runs["case"].nunique() == KERNELS
+    repeats = runs["counter.repeat"].astype(int)
+    rows = zip(to_measurements(runs), repeats, strict=True)
+    keys = {(m.kernel, m.problem, m.config, repeat) for m, repeat in rows}
+    assert len(keys) == len(runs)
+    again = printed(
+        "breadth.py", "--replay", "--out", str(replayed), "--listed", "12", "--problems", "1"
+    )
+    assert again.startswith("0 rows in")
+
+
+def test_breadth_cut_off_has_rows_of_every_kernel(cases):
+    """The first round is one problem of each, in turns."""
+    import argparse
+
+    from breadth import CHUNK, jobs
+
+    options = argparse.Namespace(listed=48, problems=5)
+    planned = list(jobs(cases, options, set()))
+    first = planned[: CHUNK * KERNELS]
+    assert len({case.name for case, _ in first}) == KERNELS
+    assert len(planned) == 5 * KERNELS * (48 + 5)
+    left = list(jobs(cases, options, {job.key for _, job in first}))
+    assert left == planned[len(first) :]
+
+
+def test_recorded_gpu_reads_lists_of_breadth(replayed):
+    import recorded_tables
+    from recorded_lists import ListedProblem
+
+    lists = recorded_tables.read(replayed / "breadth.parquet")
+    problems = [
+        ListedProblem.of(recorded) for of_kernel in lists.values() for recorded in of_kernel
+    ]
+    products = {problem.kernel for problem in problems if problem.launches}
+    rows = {problem.kernel for problem in problems if problem.elements}
+    assert {"triton_gemm", "triton_attention_dq", "triton_chunk_state"} <= products
+    assert {"triton_cross_entropy", "triton_swiglu", "triton_selective_scan"} <= rows
+    # Of the 24 cases, two are of one kernel, and split sums are not read.
+    assert len(products) + len(rows) == KERNELS - 2
+    assert {problem.device.name for problem in problems} == {"NVIDIA H200"}
+
+
+def test_breadth_unknown_case_is_named():
+    done = run("breadth.py", "--compile-for", H200.name, "--cases", "GEMM fp4")
+    assert done.returncode == 1
+    assert done.stderr.startswith("no case is called 'GEMM fp4': choose from GEMM fp16")
+
+
+@pytest.mark.parametrize("script", ["breadth.py", "tf32.py"])
+def test_new_stage_without_gpu_fails_in_one_line(script, tmp_path):
+    done = run(script, "--out", str(tmp_path), CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "--replay" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["breadth.py", "tf32.py"])
+def test_new_stage_without_time_names_option(script, tmp_path):
+    text = printed(script, "--replay", "--out", str(tmp_path), "--minutes", "0")
+    assert "give it more --minutes" in text
+
+
+def test_tf32_replayed_prints_every_layout(tmp_path):
+    text = printed("tf32.py", "--replay", "--out", str(tmp_path), "--sizes", "2048")
+    for layout in ("nn", "nt (K-major)", "tn", "tt"):
+        assert text.count(f"| {layout} ") == 1
+    runs = read_runs(tmp_path / "tf32.parquet")
+    assert runs["problem.precision"].value_counts().to_dict() == {"tf32": 144, "ieee": 72}
+
+
+def tf32_rows(layout: str, large_tiles_ms: float) -> list[Measurement]:
+    """Return a list on which the tiles in question take ``large_tiles_ms``, and others 1 ms."""
+    import tf32
+
+    kernel = tf32.Tf32Gemm()
+    problem = kernel.problem(M=2048, N=2048, K=2048, layout=layout)
+    return [
+        Measurement(
+            kernel.name,
+            problem,
+            config,
+            H200.name,
+            Status.OK,
+            time_ms=large_tiles_ms if tf32._is_asynchronous(config) else 1.0,
+        )
+        for config in tf32.listed("tf32")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected_ms", "other_ms"), [("nt", 0.4, 2.5), ("nn", 2.5, 0.4)]
+)
+def test_tf32_says_whether_the_rule_holds(layout, expected_ms, other_ms):
+    """Foretune's order has large tiles first only where both operands are contiguous along K."""
+    import tf32
+    from replay_driver import ReplayDriver
+
+    kernel = tf32.Tf32Gemm()
+    as_expected = tf32_rows(layout, expected_ms)
+    otherwise = tf32_rows(layout, other_ms)
+    with ReplayDriver(lambda launch: 1.0, device=H200.name).active():
+        assert tf32.first_share(kernel, as_expected, H200, first=1) == 1.0
+        assert tf32.first_share(kernel, otherwise, H200, first=1) < tf32.GOAL
+        assert tf32.first_share(kernel, otherwise, H200, first=len(otherwise)) == 1.0
+    assert tf32.rule_holds(layout, as_expected)
+    assert not tf32.rule_holds(layout, otherwise)
