@@ -1,7 +1,7 @@
 """Reads lengths of documents to train on: a column of their tokens, or prompts and answers."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,20 +13,24 @@ from foretune.errors import RunTableError
 from foretune.plan.describe.length_columns import (
     COLUMNS,
     SHARE_COLUMNS,
-    TEXTS,
+    named_columns,
     plain_name,
+    require_columns,
     require_no_counts,
     require_shares,
 )
 from foretune.plan.describe.length_files import read_lengths
 from foretune.plan.describe.lengths import MAX_TOKENS
 
-TOKENS = (
-    *("tokens", "num_tokens", "n_tokens", "token_count", "total_tokens", "length", "lengths"),
-    *("document_length", "doc_length", "sequence_length", "seq_length", "seq_len", "seqlen"),
-    *("num_input_ids", "input_ids_length"),
-)
-"""Names of a column of documents' tokens, in lower case and with ``_`` between words."""
+DOCUMENT_COLUMNS: Mapping[str, Sequence[str]] = {
+    "tokens": (
+        *("tokens", "num_tokens", "n_tokens", "token_count", "total_tokens", "length", "lengths"),
+        *("document_length", "doc_length", "sequence_length", "seq_length", "seq_len", "seqlen"),
+        *("num_input_ids", "input_ids_length"),
+    ),
+    "count": COLUMNS["count"],
+}
+"""What a column is -> names of it, in lower case and with ``_`` between words."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +44,28 @@ class ReadDocuments:
 def read_document_lengths(path: str | os.PathLike[str]) -> ReadDocuments:
     """Return the tokens of documents in a CSV, JSON or Parquet file.
 
-    It has a column of `TOKENS` and maybe one of counts or shares, or prompts and answers as in
+    It has a column of tokens and maybe one of counts or shares, or prompts and answers as in
     `read_lengths`: both together are a document. Raises RunTableError as that does.
     """
     notes: list[str] = []
-    table = read_table(Path(path), [TOKENS[0], COLUMNS["count"][0]], notes=notes)
-    names = [str(name) for name in table]
-    of_tokens = [name for name in names if plain_name(name) in TOKENS]
-    of_counts = [name for name in names if plain_name(name) in COLUMNS["count"]]
-    if not of_tokens and any(plain_name(name) in COLUMNS["isl"] for name in names):
+    expected = [names[0] for names in DOCUMENT_COLUMNS.values()]
+    table = read_table(Path(path), expected, notes=notes)
+    if table.empty:
+        raise RunTableError(f"{path} has no rows: it needs one per document, or per length")
+    found = named_columns(table, DOCUMENT_COLUMNS, path)
+    if "tokens" not in found and "isl" in named_columns(table, COLUMNS, path):
         return _read_conversations(path)
-    _require_columns(of_tokens, of_counts, table, path)
+    require_columns(found, ("tokens",), DOCUMENT_COLUMNS, table, path)
 
-    unread = [name for name in names if name not in (*of_tokens, *of_counts)]
+    unread = [str(name) for name in table if str(name) not in found.values()]
     if unread:
         notes.append(f"{path}: not read: {', '.join(unread)}")
-    if not of_counts:
+    if "count" in found:
+        counts = _counts(table, found["count"], path)
+    else:
         require_no_counts(table, unread, path)
-    tokens = _tokens(table, of_tokens[0], path)
-    counts = _counts(table, of_counts[0], path) if of_counts else pd.Series(1.0, index=table.index)
+        counts = pd.Series(1.0, index=table.index)
+    tokens = _tokens(table, found["tokens"], path)
     return ReadDocuments(counts.groupby(tokens).sum().to_dict(), tuple(notes))
 
 
@@ -69,31 +76,6 @@ def _read_conversations(path: str | os.PathLike[str]) -> ReadDocuments:
     for isl, osl, share in zip(read.mix.isl, read.mix.osl, read.mix.shares, strict=True):
         counts[isl + osl] = counts.get(isl + osl, 0.0) + share
     return ReadDocuments(counts, (*read.notes, f"{path}: a document is a prompt and its answer"))
-
-
-def _require_columns(
-    of_tokens: list[str], of_counts: list[str], table: pd.DataFrame, path: str | os.PathLike[str]
-) -> None:
-    """Raise RunTableError for an empty table, and unless one column has the tokens."""
-    if table.empty:
-        raise RunTableError(f"{path} has no rows: it needs one per document, or per length")
-    for what, names in (("tokens", of_tokens), ("count", of_counts)):
-        if len(names) > 1:
-            raise RunTableError(
-                f"{path} has {' and '.join(names)}, which both are {what}: leave one out"
-            )
-    if of_tokens:
-        return
-    texts = [str(name) for name in table if str(name) in TEXTS]
-    if texts:
-        raise RunTableError(
-            f"{path} has texts ({texts[0]}), not lengths: count their tokens with the model's "
-            "tokenizer, and write a column tokens"
-        )
-    raise RunTableError(
-        f"{path} has no column tokens, also not as {', '.join(TOKENS[1:5])}, …; it has "
-        f"{', '.join(map(str, table))}"
-    )
 
 
 def _tokens(table: pd.DataFrame, name: str, path: str | os.PathLike[str]) -> "pd.Series[int]":

@@ -84,16 +84,8 @@ class LengthColumns:
 
 def length_columns(table: pd.DataFrame, path: str | os.PathLike[str]) -> LengthColumns:
     """Return which columns are what; raises RunTableError if one is missing, or in doubt."""
-    found: dict[str, str] = {}
-    for what, names in COLUMNS.items():
-        of_kind = [str(name) for name in table if plain_name(str(name)) in names]
-        if len(of_kind) > 1:
-            raise RunTableError(
-                f"{path} has {' and '.join(of_kind)}, which both are {what}: leave one out"
-            )
-        if of_kind:
-            found[what] = of_kind[0]
-    _require_lengths(found, table, path)
+    found = named_columns(table, COLUMNS, path)
+    require_columns(found, ("isl", "osl"), COLUMNS, table, path)
 
     others = [str(name) for name in table if str(name) not in found.values()]
     other_prompts: list[str] = []
@@ -141,21 +133,45 @@ def require_shares(shares: Sequence[float], where: str) -> None:
         raise RunTableError(f"{where}: the shares add up to {total:.4g} instead of 1: check them")
 
 
-def _require_lengths(
-    found: Mapping[str, str], table: pd.DataFrame, path: str | os.PathLike[str]
+def named_columns(
+    table: pd.DataFrame, known: Mapping[str, Sequence[str]], path: str | os.PathLike[str]
+) -> dict[str, str]:
+    """Return the columns that are called by ``known`` names: what it is -> its name in the table.
+
+    Raises RunTableError if two are the same.
+    """
+    found: dict[str, str] = {}
+    for what, names in known.items():
+        of_kind = [str(name) for name in table if plain_name(str(name)) in names]
+        if len(of_kind) > 1:
+            raise RunTableError(
+                f"{path} has {' and '.join(of_kind)}, which both are {what}: leave one out"
+            )
+        if of_kind:
+            found[what] = of_kind[0]
+    return found
+
+
+def require_columns(
+    found: Mapping[str, str],
+    needed: Sequence[str],
+    known: Mapping[str, Sequence[str]],
+    table: pd.DataFrame,
+    path: str | os.PathLike[str],
 ) -> None:
     """Raise RunTableError if a column of lengths is missing."""
-    missing = [what for what in ("isl", "osl") if what not in found]
+    missing = [what for what in needed if what not in found]
     if not missing:
         return
     texts = [str(name) for name in table if str(name) in TEXTS]
     if texts:
+        columns = f"a column {needed[0]}" if len(needed) == 1 else f"columns {' and '.join(needed)}"
         raise RunTableError(
             f"{path} has texts ({texts[0]}), not lengths: count their tokens with the model's "
-            "tokenizer, and write columns isl and osl"
+            f"tokenizer, and write {columns}"
         )
     raise RunTableError(
-        f"{path} has no column {missing[0]}, also not as {', '.join(COLUMNS[missing[0]][1:5])}, …; "
+        f"{path} has no column {missing[0]}, also not as {', '.join(known[missing[0]][1:5])}, …; "
         f"it has {', '.join(map(str, table))}"
     )
 
