@@ -376,13 +376,23 @@ def redraw(
 
 
 def bytes_of(value: Any) -> int:
-    """Return the bytes of all arrays in nested values."""
-    return sum(as_numpy(leaf).nbytes for leaf in leaves(value) if is_array(leaf))
+    """Return the bytes of all arrays in nested values. Nothing is copied from a GPU."""
+    return sum(_bytes_of_array(leaf) for leaf in leaves(value) if is_array(leaf))
+
+
+def _bytes_of_array(array: Any) -> int:
+    if is_tensor(array):
+        return int(array.numel() * array.element_size())
+    return np.asarray(array).nbytes
 
 
 def count_numbers(*values: Any) -> int:
-    """Return how many numbers there are in all values."""
-    return sum(as_numpy(x).size for x in leaves(values) if is_array(x) or np.isscalar(x))
+    """Return how many numbers there are in all values. Nothing is copied from a GPU."""
+    return sum(_n_numbers(x) for x in leaves(values) if is_array(x) or np.isscalar(x))
+
+
+def _n_numbers(value: Any) -> int:
+    return int(value.numel()) if is_tensor(value) else np.asarray(value).size
 
 
 def count_infinite(value: Any) -> int:

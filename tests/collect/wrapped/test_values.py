@@ -3,8 +3,10 @@ import pytest
 
 from foretune.collect.wrapped.values import (
     assign,
+    bytes_of,
     content_hash,
     copy_arrays,
+    count_numbers,
     relative_difference,
     same_bits,
     says_something,
@@ -89,6 +91,14 @@ def test_arrays_lists_and_tensors_are_put_back(make):
     assert same_bits(now, first)
     assign(now, 0)
     assert same_bits(now, make([0.0, 0.0]))
+
+
+def test_sizes_of_tensors_are_counted_without_a_copy():
+    torch = pytest.importorskip("torch")
+    without_data = torch.empty((3, 5), dtype=torch.bfloat16, device="meta")
+    values = {"a": without_data, "b": [np.ones(4), [1, 2]], "c": 7.0}
+    assert bytes_of(values) == 2 * 15 + 8 * 4 + 8 * 2
+    assert count_numbers(without_data, [np.ones(4)], 7.0) == 15 + 4 + 1
 
 
 def test_contents_are_told_apart():
