@@ -7,7 +7,6 @@ import numpy as np
 from recorded_calls import Recorded
 
 from foretune.measurement import Measurement
-from foretune.search.loop import Batch
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.tune.triton.call_tuner import CallTuner, CallTunerFactory
@@ -82,24 +81,25 @@ class Replayed:
         )
         automatic = Stopping(None, options.regret)
         found: dict[str, Chosen] = {}
-        loop = tuner.search.start()
-        batch: Batch[Configuration] | None = next(loop)
+        search = tuner.search
         while True:
-            now = tuner.search.best, tuner.history.new_count, self._promised(tuner, problem)
-            if tuner.history.new_count in budgets:
-                found[str(tuner.history.new_count)] = now
-            reason = automatic.reason(tuner.search.updated_searcher(), tuner.history.new_count)
-            if "auto" not in found and reason is not None:
+            measured = tuner.history.new_count
+            now = search.best, measured, self._promised(tuner, problem)
+            if measured in budgets:
+                found[str(measured)] = now
+
+            # As in a search, the rule is asked before the next configuration is proposed: what is
+            # proposed no longer counts as an expected gain.
+            if "auto" not in found and automatic.reason(search, measured) is not None:
                 found["auto"] = now
                 self.runs = tuner.history.all_measurements
-            if batch is None or (
-                "auto" in found and tuner.history.new_count >= max(budgets, default=0)
-            ):
+            if "auto" in found and measured >= max(budgets, default=0):
                 break
-            try:
-                batch = loop.send([problem.run(c) for c in batch.start])
-            except StopIteration:
-                batch = None
+
+            proposed = search.ask()
+            if not proposed:
+                break
+            search.tell([problem.run(config) for config in proposed])
         if "auto" not in found:
             found["auto"], self.runs = now, tuner.history.all_measurements
         return found | {str(b): now for b in budgets if str(b) not in found}
