@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from running import Stage, options_of
+from running import Stage, bench_of
 from stage import Deadline, markdown, rounded, write_json
 
 from foretune.collect.versions import versions
@@ -53,7 +53,8 @@ class Probe:
 
 
 def main(argv: list[str] | None = None) -> None:
-    options, bench = options_of(Stage(__doc__), argv)
+    options = Stage(__doc__).parse_args(argv)
+    bench = bench_of(options)
     deadline = Deadline(options.minutes)
     path = options.out / "probe.json"
     found = _known(path)

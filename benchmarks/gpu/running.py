@@ -5,11 +5,18 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "replay_gpu"))
+
 from stage import Deadline, Job, Table
 
+from foretune.datasets import read_runs
+from foretune.datasets.journal import journal_path
+from foretune.device import Device, find_device_or_none
 from foretune.measurement import Measurement
 
 
@@ -18,30 +25,74 @@ class Stage(argparse.ArgumentParser):
 
     def __init__(self, description: str | None) -> None:
         super().__init__(description=(description or "").partition("\n")[0])
-        self.add_argument("--minutes", type=float, default=8.0, help="begin nothing new after them")
+        self.add_argument(
+            "--minutes", type=float, default=8.0, help="begin nothing new after them; 0: print"
+        )
         self.add_argument("--out", type=Path, default=Path("gpu-runs"), metavar="FOLDER")
         self.add_argument("--replay", action="store_true", help="made-up numbers, no GPU")
 
 
-def options_of(stage: Stage, argv: list[str] | None) -> tuple[argparse.Namespace, Any]:
-    """Return the options and the bench they ask for.
+@dataclass(frozen=True)
+class RecordedBench:
+    """The GPU on which a table was measured, for its report.
+
+    Attributes:
+        device: The device; without specs if Foretune does not know it.
+        source: What measured the rows.
+    """
+
+    device: Device
+    source: str
+
+
+def bench_of(options: argparse.Namespace) -> Any:
+    """Return the bench that the options ask for.
 
     Raises:
         SystemExit: there is no GPU, and no replay is wanted.
     """
-    options = stage.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.replay:
         from replay import ReplayBench
 
-        return options, ReplayBench()
+        return ReplayBench()
     import torch
 
     if not torch.cuda.is_available():
-        raise SystemExit("no GPU here: --replay shows that the stage runs, with made-up numbers")
+        raise SystemExit(
+            "no GPU here: --replay shows that the stage runs, with made-up numbers, and "
+            "--minutes 0 prints the table of a run"
+        )
     from bench import Bench
 
-    return options, Bench()
+    return Bench()
+
+
+def report_of(
+    options: argparse.Namespace,
+    path: Path,
+    report: Callable[[argparse.Namespace, Any, Table], str],
+) -> str:
+    """Return the report of a table that is there; its file is not changed.
+
+    Raises:
+        SystemExit: there is no table.
+    """
+    if not path.exists() and not journal_path(path).exists():
+        raise SystemExit(f"there is no table {path}: give --out the folder of a run")
+    runs = read_runs(path)
+    name = str(runs["device"].iloc[0])
+    known = find_device_or_none(name)
+    bench = RecordedBench(known or Device(name, "gpu"), str(runs["source"].iloc[0]))
+
+    # Reports look at launches of kernels, which need a driver, and run nothing.
+    from replay_driver import ReplayDriver
+
+    launching_nothing: AbstractContextManager[Any] = nullcontext()
+    if known is not None:
+        launching_nothing = ReplayDriver(lambda launch: 0.0, device=known.name).active()
+    with launching_nothing:
+        return report(options, bench, Table(path, bench.device))
 
 
 def run_stage(
@@ -53,6 +104,8 @@ def run_stage(
 ) -> None:
     """Measure into a table until all is done or the time is over, then print a report.
 
+    With ``--minutes 0``, only print it: that needs no GPU.
+
     Args:
         stage: The stage's options.
         argv: Arguments of the command.
@@ -60,7 +113,12 @@ def run_stage(
         measure: Measures the jobs that are left; returns whether a launch broke the device.
         report: Returns a report of the rows so far.
     """
-    options, bench = options_of(stage, argv)
+    options = stage.parse_args(argv)
+    if options.minutes <= 0:
+        print(report_of(options, options.out / table, report))
+        return
+
+    bench = bench_of(options)
     deadline = Deadline(options.minutes)
     with bench.active(), Table(options.out / table, bench.device) as rows:
         lost = measure(options, bench, rows, deadline)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 import numpy as np
 import pandas as pd
@@ -141,10 +141,11 @@ class Table:
         self.new = 0
         self.done: set[Key] = set()
         self._device = device
-        path.parent.mkdir(parents=True, exist_ok=True)
-        truncate_partial_line(journal_path(path))
+        self._journal_path = journal_path(path)
+        self._journal: TextIO | None = None
+        """Opened by the first row: a table that is only read changes no file."""
+        truncate_partial_line(self._journal_path)
         self._add_to_done(self.runs())
-        self._journal = journal_path(path).open("a", encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -165,6 +166,10 @@ class Table:
             is_text = isinstance(value, str)
             row[name if is_text else f"counter.{name}"] = value
 
+        if self._journal is None:
+            self._journal_path.parent.mkdir(parents=True, exist_ok=True)
+            self._journal = self._journal_path.open("a", encoding="utf-8")
+
         # A row is on the disk before the next measurement begins.
         self._journal.write(json.dumps(row, default=float) + "\n")
         self._journal.flush()
@@ -173,7 +178,7 @@ class Table:
 
     def runs(self) -> pd.DataFrame:
         """Return all rows; an empty table if there are none."""
-        journal = journal_path(self.path)
+        journal = self._journal_path
         if not self.path.exists() and not (journal.exists() and journal.stat().st_size):
             return pd.DataFrame()
         runs = read_runs(self.path)
@@ -185,14 +190,16 @@ class Table:
 
     def close(self) -> None:
         """Fold the journal into the Parquet file."""
-        if self._journal.closed:
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        if not self._journal_path.exists():
             return
-        self._journal.close()
         runs = self.runs()
         if len(runs):
             specs = {f"device.{name}": value for name, value in self._device.specs.items()}
             write_runs(self.path, runs.assign(**specs))
-        journal_path(self.path).unlink(missing_ok=True)
+        self._journal_path.unlink()
 
     def _add_to_done(self, runs: pd.DataFrame) -> None:
         if not len(runs):

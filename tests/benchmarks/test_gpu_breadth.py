@@ -226,9 +226,21 @@ def test_new_stage_without_gpu_fails_in_one_line(script, tmp_path):
 
 
 @pytest.mark.parametrize("script", ["breadth.py", "tf32.py"])
-def test_new_stage_without_time_names_option(script, tmp_path):
-    text = printed(script, "--replay", "--out", str(tmp_path), "--minutes", "0")
-    assert "give it more --minutes" in text
+def test_new_stage_without_time_and_table_says_so(script, tmp_path):
+    done = run(script, "--out", str(tmp_path), "--minutes", "0")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"there is no table {tmp_path}")
+
+
+def test_breadth_prints_its_table_without_a_gpu_and_changes_no_file(replayed):
+    path = replayed / "breadth.parquet"
+    before = path.read_bytes()
+    options = ("--out", str(replayed), "--listed", "12", "--problems", "1")
+    text = printed("breadth.py", *options, "--minutes", "0", CUDA_VISIBLE_DEVICES="")
+    assert text.startswith("NVIDIA H200; replay, made-up numbers")
+    assert text.count("| 14   | 0      | 0     | 1 ") == KERNELS
+    assert path.read_bytes() == before
+    assert sorted(file.name for file in replayed.iterdir()) == ["breadth.parquet"]
 
 
 def test_tf32_replayed_prints_every_layout(tmp_path):
