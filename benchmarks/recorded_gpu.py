@@ -56,17 +56,19 @@ def read_lists(path: Path) -> list[Recorded]:
 def read_table(path: Path) -> list[Recorded]:
     """Return the problems of a run table of Foretune's Triton kernels.
 
-    Those of `gpu/breadth.py` are whole lists. Others are parts of spaces, and of these only
-    products are returned.
+    Those of `gpu/breadth.py` and `gpu/live.py` are whole lists. Others are parts of spaces, and of
+    these only products are returned.
     """
     from breadth import all_cases
     from design import kernels
+    from live_kernels import cases as live_cases
 
-    listed = [case.kernel for case in all_cases()]
+    listed = [case.kernel for case in (*all_cases(), *live_cases())]
     kernel_by_name = {kernel.name: kernel for kernel in (*listed, *kernels())}
     runs = read_runs(path)
     has_whole_lists = "case" in runs
-    runs = runs[(runs["counter.repeat"] == 0) & (runs["role"] != "reference")]
+    is_of_list = ~runs["role"].isin(["reference", "proposed"])
+    runs = runs[(runs["counter.repeat"] == 0) & is_of_list]
     by_problem = defaultdict[tuple[str, Problem], list[Measurement]](list)
     for measurement in to_measurements(runs):
         by_problem[measurement.kernel, measurement.problem].append(measurement)
