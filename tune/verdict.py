@@ -100,6 +100,8 @@ class Verdict(Result):
         low, high = self.interval
         words = {"win": "faster", "no_win": "no faster"}.get(self.outcome, self.outcome)
         load = f", while {self.disturbed}" if self.disturbed else ""
+        if math.isnan(self.speedup):
+            return f"correct, and not timed: no round could be compared{load}"
         return (
             f"correct, and {words}: {self.speedup:.2f}× the best rival ({low:.2f}–{high:.2f}){load}"
         )
