@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,12 @@ MAX_TIME_MS = 1e30
 Times = Mapping[frozenset[tuple[str, Any]], float]
 
 
+@cache
 def read_lists(path: Path) -> list[Recorded]:
-    """Return the lists of a file of `gpu_autotune.py` or `gpu/libraries.py`."""
+    """Return the lists of a file of `gpu_autotune.py` or `gpu/libraries.py`.
+
+    A library's kernels are called once: afterwards their tuners know these problems.
+    """
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     if any(row.get("library") for row in rows):
         return list(_of_libraries([r for r in rows if r.get("side") == "stock" and "times" in r]))
