@@ -247,10 +247,11 @@ def compare(
         bench.failed(Job(case.kernel, problem, case.default, "default"), e)
         choices.append(case.kernel.name, problem, ROUNDS, failed=describe_error(e))
         return
+    # A contender with a wrong result has no times, and a disturbed call has none.
     medians_ms = {
-        way: float(np.median(rounds.time_ms[config.id]))
+        way: float(np.nanmedian(rounds.time_ms[config.id]))
         for way, config in contenders.items()
-        if config.id in rounds.time_ms
+        if np.isfinite(rounds.time_ms.get(config.id, [])).any()
     }
     choices.append(case.kernel.name, problem, ROUNDS, time_ms=medians_ms)
 
