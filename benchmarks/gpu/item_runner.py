@@ -234,7 +234,7 @@ class ItemList:
 
 @contextmanager
 def replayed_device(name: str) -> Iterator[Any]:
-    """Yield the active driver of a device that launches nothing; Foretune's kernels have its limits."""
+    """Yield the active driver of a device that launches nothing; kernels have its limits."""
     from replay_driver import ReplayDriver
 
     driver: Any = ReplayDriver(lambda launch: 0.1, device=name, compile=True)

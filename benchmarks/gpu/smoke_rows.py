@@ -48,7 +48,7 @@ class Run:
         append(self.out, {**row, "seconds": seconds})
 
     def leave_out(self, tool: str, reason: str) -> None:
-        """Write down that the item cannot run, because a tool is not installed or cannot be used."""
+        """Write down that the item cannot run: a tool is not installed, or cannot be used."""
         self.check("installed", True, f"{tool}: {reason}", absent=True)
 
     @contextmanager
