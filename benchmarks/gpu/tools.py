@@ -23,7 +23,9 @@ sys.path.extend(
 )
 
 from item_runner import Item, ItemList
+from tool_flashinfer import flashinfer
 from tool_gate import gate
+from tool_helion import helion
 from tool_judge import judge
 from tool_server import server
 
@@ -31,7 +33,11 @@ ITEMS = {
     "server": Item("a server's kernel, warmed up", server, 60),
     "gate": Item("the gate on CUDA kernels", gate, 75, may_warn=True),
     "judge": Item("solutions in Triton, by each form", judge, 60),
+    "flashinfer": Item("FlashInfer's own tuner, by its door", flashinfer, 60),
+    "helion": Item("Helion's own tuner, by its door", helion, 60),
 }
+TURNS = (("server",), ("gate", "judge"), ("flashinfer",), ("helion",))
+"""The judge times next to nothing, and has ended when the gate has built its environments."""
 
 
 def main() -> None:
@@ -39,7 +45,7 @@ def main() -> None:
         script=Path(__file__).resolve(),
         title="Tools and servers on a GPU",
         items=ITEMS,
-        turns=[[name] for name in ITEMS],
+        turns=TURNS,
         minutes=2.0,
         replay_device="NVIDIA H200",
     )
