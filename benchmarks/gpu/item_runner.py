@@ -71,6 +71,7 @@ class ItemList:
         minutes: default of ``--minutes``.
         replay_device: default of ``--device``.
         variables: environment variables of an item's process, by its name.
+        table: prints the rows of items in a file, instead of one row per item.
     """
 
     script: Path
@@ -80,6 +81,7 @@ class ItemList:
     minutes: float
     replay_device: str
     variables: Callable[[str], Mapping[str, str]] = no_variables
+    table: Callable[[Sequence[str], Path], str] | None = None
 
     def main(self, description: str, argv: Sequence[str] | None = None) -> None:
         """Run the items as the command line says, and print the table."""
@@ -90,7 +92,7 @@ class ItemList:
             raise SystemExit(f"there is no file {options.out}")
         if options.minutes > 0:
             self._run(options)
-        print(self.report(options.items, options.out))
+        print((self.table or self.report)(options.items, options.out))
 
     def _parse(self, description: str, argv: Sequence[str] | None) -> argparse.Namespace:
         parser = argparse.ArgumentParser(description=description.partition("\n")[0])

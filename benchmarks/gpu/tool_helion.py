@@ -67,7 +67,7 @@ def helion(run: Run) -> None:
     ran = sum(map(math.isfinite, times))
     run.check(
         "product",
-        error <= ERROR_LIMIT and 0 < ran and len(times) <= BUDGET,
+        error <= ERROR_LIMIT and ran > 0 and len(times) <= BUDGET,
         f"error {error:.2g}; {len(times)} configurations measured, {ran} ran",
     )
 
