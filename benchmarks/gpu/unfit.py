@@ -1,7 +1,7 @@
 """Does what is foretold to fail on this GPU fail, and does what is foretold to run run?
 
     PYTHONPATH=src python benchmarks/gpu/unfit.py --out unfit.jsonl
-    PYTHONPATH=src python benchmarks/gpu/unfit.py --replay       # no GPU: compiles, launches nothing
+    PYTHONPATH=src python benchmarks/gpu/unfit.py --replay       # no GPU: only compiles
     PYTHONPATH=src python benchmarks/gpu/unfit.py --minutes 0 --out unfit.jsonl    # prints a file
 
 Ten entries of lists that ``foretune inspect --all-gpus`` calls impossible on the GPU that is there,

@@ -131,8 +131,9 @@ def attention_call(dim: int) -> Call:
     sizes = {"scale": scale, "heads": HEADS, "group": 1, "length": LENGTH}
 
     def expected() -> torch.Tensor:
-        wide = [tensor.double() for tensor in (q, k, v)]
-        return torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=True)
+        return torch.nn.functional.scaled_dot_product_attention(
+            q.double(), k.double(), v.double(), is_causal=True
+        )
 
     def grid(entry: Config) -> tuple[int, ...]:
         return triton.cdiv(LENGTH, entry["BLOCK_M"]), HEADS
