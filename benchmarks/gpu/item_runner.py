@@ -92,6 +92,7 @@ class ItemList:
             raise SystemExit(f"there is no file {options.out}")
         if options.minutes > 0:
             self._run(options)
+        self._check_file(options.out)
         print((self.table or self.report)(options.items, options.out))
 
     def _parse(self, description: str, argv: Sequence[str] | None) -> argparse.Namespace:
@@ -115,12 +116,25 @@ class ItemList:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.unlink(missing_ok=True)
         device = f"replay of {options.device}" if options.replay else torch.cuda.get_device_name()
-        append(options.out, {"item": "", "device": device, "versions": versions()})
+        stage = self.script.stem
+        head = {"item": "", "stage": stage, "device": device, "versions": versions()}
+        append(options.out, head)
         with tempfile.TemporaryDirectory() as folder:
             if options.replay:
                 self._replay(options, Path(folder))
             else:
                 self._run_in_turns(options, Path(folder))
+
+    def _check_file(self, out: Path) -> None:
+        """Refuse a file that has no rows of these items."""
+        stage = self.script.stem
+        try:
+            (head,) = rows_of(out, "")
+            is_own = head.get("stage", stage) == stage
+        except (ValueError, KeyError, TypeError):
+            is_own = False
+        if not is_own:
+            raise SystemExit(f"{out} is no file of {self.script.name}, or damaged: run it again")
 
     def _replay(self, options: argparse.Namespace, folder: Path) -> None:
         """Run the items here, on a device that launches nothing."""

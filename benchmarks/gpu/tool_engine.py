@@ -1,8 +1,8 @@
 """A process of a serving engine, as vLLM's are: plugins, then kernels, then requests.
 
-    python tool_engine.py serve               # answers requests in threads
-    python tool_engine.py warm-up CALLS       # runs 'foretune warm-up CALLS --json'
-    python tool_engine.py stock               # measures the whole list with stock Triton
+    python benchmarks/gpu/tool_engine.py serve           # answers requests in threads
+    python benchmarks/gpu/tool_engine.py warm-up CALLS   # as 'foretune warm-up CALLS'
+    python benchmarks/gpu/tool_engine.py stock           # measures the list with stock Triton
 
 `tool_server.py` starts it. It gets ready, waits for a line on its input, and prints a last line of
 JSON. With ``--replay DEVICE``, nothing is launched.

@@ -31,7 +31,7 @@ from tool_server import server
 
 ITEMS = {
     "server": Item("a server's kernel, warmed up", server, 60),
-    "gate": Item("the gate on CUDA kernels", gate, 75),
+    "gate": Item("the gate on CUDA kernels", gate, 100),
     "judge": Item("solutions in Triton, by each form", judge, 60),
     "flashinfer": Item("FlashInfer's own tuner, by its door", flashinfer, 60),
     "helion": Item("Helion's own tuner, by its door", helion, 60),

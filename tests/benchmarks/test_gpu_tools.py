@@ -137,6 +137,26 @@ def test_items_in_processes_of_their_own_do_not_stop_each_other(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"item": "", "device": "made up", "vers',
+        "[1, 2]\n",
+        '{"item": "", "stage": "smoke", "device": "a GPU", "versions": ""}\n',
+    ],
+)
+def test_items_of_another_file_are_refused(modules, content, tmp_path, capsys):
+    runner = modules("item_runner")
+    out = tmp_path / "rows.jsonl"
+    out.write_text(content)
+    stage = runner.ItemList(Path("tools.py"), "Tools", {}, [], 1.0, "NVIDIA H200")
+    with pytest.raises(SystemExit, match=r"is no file of tools\.py, or damaged: run it again"):
+        stage.main("A stage.", ["--minutes", "0", "--out", str(out)])
+    assert out.read_text() == content
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
     ("stage", "minutes", "message"),
     [("tools", "1", "--replay"), ("unfit", "0", "there is no file")],
 )
