@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from scipy.stats import gmean
 from smoke_rows import REAL, Run
 
 from foretune.errors import describe_error
@@ -36,6 +37,8 @@ TACTICS = (
 """Rows, columns and depth of a tile, stages, warps."""
 ERROR_LIMIT = 5e-3
 """Allowed relative error of float16, in the 2-norm."""
+NOISE = 0.03
+"""By how much the choices may be slower than the default, whose times are of another tuning."""
 DEVICE = "cuda" if REAL else "meta"
 Bucket = int
 Tactic = tuple[int, ...]
@@ -171,9 +174,15 @@ def flashinfer(run: Run) -> None:
     run.check("tactics", 0 < n_ours < n_all, f"{n_ours} timed of {n_all}")
 
     kept = [min(times[m].values()) / times[m][ours[m]] for m in BUCKETS]
-    geometric = math.exp(sum(map(math.log, kept)) / len(kept))
-    detail = f"{geometric:.3f} of FlashInfer's own best, worst {min(kept):.3f}"
-    run.check("share of the best", min(kept) > 0, detail, times=str(times), chosen=str(ours))
+    of_default = [min(times[m].values()) / times[m][TACTICS[0]] for m in BUCKETS]
+    mean = gmean(kept)
+    run.check(
+        "share of FlashInfer's own best",
+        mean >= (1 - NOISE) * gmean(of_default),
+        f"{mean:.3f}, worst {min(kept):.3f}; the default keeps {gmean(of_default):.3f}",
+        times=str(times),
+        chosen=str(ours),
+    )
     if not REAL:
         return
     errors = []

@@ -132,17 +132,19 @@ def gate(run: Run) -> None:
         compile_ahead(run)
     folder = run.folder / "gate"
     commits = make_repository(folder, language)
-    has_pip = importlib.util.find_spec("ensurepip") is not None
-    if has_pip:
-        words = ["--install", "python build.py", f"{commits['base']}..{commits['slower']}"]
-        check_slower(run, "BASE..HEAD", run_gate(folder, [*words, "benchmarks"]), language)
+    is_compared = False
+    if importlib.util.find_spec("ensurepip") is None:
+        detail = "not run: without ensurepip, the gate cannot make environments of revisions"
+        run.check("BASE..HEAD", True, detail)
     else:
-        detail = "without ensurepip, the gate cannot make environments of revisions"
-        run.check("BASE..HEAD", True, f"not run: {detail}")
+        with run.checking("BASE..HEAD"):
+            words = ["--install", "python build.py", f"{commits['base']}..{commits['slower']}"]
+            check_slower(run, "BASE..HEAD", run_gate(folder, [*words, "benchmarks"]), language)
+            is_compared = True
 
-    wanted = ["base", "equal"] if has_pip else ["base", "equal", "slower"]
+    wanted = ["base", "equal"] if is_compared else ["base", "equal", "slower"]
     pythons = {name: build(folder, name, commits[name]) for name in wanted}
-    if not has_pip:
+    if not is_compared:
         words = ["--base", pythons["base"], "--head", pythons["slower"], "benchmarks"]
         check_slower(run, "--base and --head", run_gate(folder, words), language)
     words = ["--base", pythons["base"], "--head", pythons["equal"], "benchmarks"]
@@ -259,7 +261,9 @@ def build(folder: Path, name: str, commit: str) -> str:
 
 def run_gate(folder: Path, words: list[str]) -> tuple[int, dict[str, Any]]:
     """Run a gate in the repository; return its exit code and its result."""
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    # The gate's processes work in other folders: a relative path would mean another one there.
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join([str(ROOT / "src"), *(str(Path(p).resolve()) for p in given if p)])
     command = [sys.executable, "-m", "foretune", "--json", "gate", *words]
     done = subprocess.run(
         [*command, "--budget", f"{BUDGET_S:g}"],

@@ -21,6 +21,8 @@ SECONDS = 30
 ERROR_LIMIT = 5e-3 if REAL else 1e-5
 """Allowed relative error of the result in half or single precision, in the 2-norm."""
 SAMPLES = 20
+NOISE = 0.05
+"""By how much the choice may be slower than the default when both are timed again."""
 
 
 def helion(run: Run) -> None:
@@ -74,12 +76,14 @@ def helion(run: Run) -> None:
     default_config = tuned.bind((x, y)).config_spec.default_config()
     default = tool.kernel(product, static_shapes=True, config=default_config)
     text = f"Helion's clock: default {times[0]:.4g} ms, best {min(times):.4g} ms"
+    is_no_slower = math.isfinite(min(times))
     if REAL:
         timer = warm_gpu_timer()
         default_ms = _median_ms(timer, lambda: default(x, y))
         tuned_ms = _median_ms(timer, lambda: tuned(x, y))
         text += f"; afterwards default {default_ms:.4g} ms, chosen {tuned_ms:.4g} ms"
-    run.check("beside Helion's default", min(times) <= times[0], text, times=times)
+        is_no_slower = tuned_ms <= (1 + NOISE) * default_ms
+    run.check("beside Helion's default", is_no_slower, text, times=times)
 
 
 def _median_ms(timer: Any, launch: Any) -> float:

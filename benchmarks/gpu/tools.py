@@ -15,6 +15,7 @@ FlashInfer has made-up times; Helion's kernel is interpreted (by Pallas).
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.extend(
@@ -40,7 +41,7 @@ TURNS = (("server",), ("gate", "judge"), ("flashinfer",), ("helion",))
 """The judge times next to nothing, and has ended when the gate has built its environments."""
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     tools = ItemList(
         script=Path(__file__).resolve(),
         title="Tools and servers on a GPU",
@@ -49,7 +50,7 @@ def main() -> None:
         minutes=2.0,
         replay_device="NVIDIA H200",
     )
-    tools.main(__doc__)
+    tools.main(__doc__, argv)
 
 
 if __name__ == "__main__":

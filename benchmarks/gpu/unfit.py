@@ -162,7 +162,7 @@ def short(text: str) -> str:
     return line if len(line) <= MAX_REASON else f"{line[:MAX_REASON]} …"
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     items = {name: Item(trial.title, try_entries, 40) for name, trial in TRIALS.items()}
     unfit = ItemList(
         script=Path(__file__).resolve(),
@@ -173,7 +173,7 @@ def main() -> None:
         replay_device="NVIDIA H200",
         table=table,
     )
-    unfit.main(__doc__)
+    unfit.main(__doc__, argv)
 
 
 if __name__ == "__main__":
