@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         title="Foretold, and tried",
         items=items,
         turns=[list(items)],
-        minutes=0.5,
+        minutes=0.75,
         replay_device="NVIDIA H200",
         table=table,
     )
