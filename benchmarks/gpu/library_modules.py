@@ -95,11 +95,11 @@ def find_tuner(kernel: Any) -> Any:
 
 
 @contextlib.contextmanager
-def replayed() -> Iterator[None]:
-    """Compile for `DEVICE` and launch nothing; libraries see this device."""
+def replayed(device: str = DEVICE) -> Iterator[None]:
+    """Compile for a device and launch nothing; libraries see this device."""
     from replay_driver import ReplayDriver
 
-    driver = ReplayDriver(made_up, device=DEVICE, compile=True)
+    driver = ReplayDriver(made_up, device=device, compile=True)
     interface: Any = driver.device_interface
     names = ("get_device_name", "get_device_capability", "get_device_properties", "device_count")
     for name in names:

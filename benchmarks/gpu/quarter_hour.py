@@ -59,7 +59,7 @@ PARTS = (
     Part("live", 2.0, short=("--listed", "6", "--problems", "1")),
     Part("power", 2.0),
     Part("tools", 2.0, writes_table=False),
-    Part("unfit", 0.5, writes_table=False),
+    Part("unfit", 0.75, writes_table=False),
 )
 
 

@@ -1,4 +1,4 @@
-"""Rows of `smoke.py`, and what its items need."""
+"""Rows of `smoke.py` and `tools.py`, and what their items need."""
 
 import json
 import time
@@ -46,6 +46,10 @@ class Run:
         seconds = round(time.monotonic() - self.start, 2)
         row = {"item": self.item, "what": what, "ok": bool(ok), "detail": detail, **values}
         append(self.out, {**row, "seconds": seconds})
+
+    def leave_out(self, tool: str, reason: str) -> None:
+        """Write down that the item cannot run: a tool is not installed, or cannot be used."""
+        self.check("installed", True, f"{tool}: {reason}", absent=True)
 
     @contextmanager
     def checking(self, what: str) -> Iterator[None]:
