@@ -23,13 +23,18 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foretune.collect.compiled.gpu_targets import Target
 from foretune.collect.compiled.static_features import MAX_THREADS
 from foretune.errors import UsageError
 
+if TYPE_CHECKING:
+    from foretune.collect.compiled.compiling import SpecializedKernel
+
 DEFAULT_WARPS = 4
+CLUSTERS = (1, 2, 4, 8, 16)
+"""Values of ``num_ctas``: Triton crashes with others, and NVIDIA's GPUs launch no larger ones."""
 DEFAULT_STAGES = {"cuda": 3, "hip": 2}
 """Triton's ``num_stages`` by backend, if a configuration does not set it."""
 ASYNCHRONOUS = ("sm_90", "sm_100")
@@ -160,15 +165,11 @@ def foretell(
     """Return by target why each configuration cannot run there; "" if it may run.
 
     ``kernel`` and ``arguments`` are as for `foretune.collect.compiled.compiling.specialize`. Code
-    is generated once per configuration, and once per target, 20 to 50 ms each. Raises UsageError if
-    an argument is missing or unknown.
+    is generated once per configuration, and once per target, 20 to 50 ms each; a configuration
+    without code is tried on every target. Raises UsageError if an argument is missing or unknown.
     """
     codes = _Codes(kernel, arguments)
-    reasons: dict[str, list[str]] = {}
-    for target in targets:
-        missing = codes.error(configs[0], target)
-        reasons[target.name] = [missing or codes.reason(config, target) for config in configs]
-    return reasons
+    return {target.name: codes.reasons(configs, target) for target in targets}
 
 
 class _Codes:
@@ -177,45 +178,79 @@ class _Codes:
     def __init__(self, kernel: Any, arguments: Mapping[str, Any]) -> None:
         self._kernel = kernel
         self._arguments = arguments
-        self._blocks: dict[int, BlockCode | str] = {}
+        self._blocks: dict[int, BlockCode] = {}
+        """By configuration. Without code on one target, another one may still have it."""
 
-    def error(self, config: Mapping[str, Any], target: Target) -> str:
-        """Return why no code can be generated for a target, as for a type that it lacks."""
-        block = self._generate(config, target)
-        return block if isinstance(block, str) else ""
+    def reasons(self, configs: Sequence[Mapping[str, Any]], target: Target) -> list[str]:
+        """Return why each configuration cannot run on a target."""
+        lacking = self._lacking(configs, target)
+        return [self._reason(config, target, lacking) for config in configs]
 
-    def reason(self, config: Mapping[str, Any], target: Target) -> str:
-        """Return why a configuration cannot run on a target that has the kernel's types."""
+    def _lacking(self, configs: Sequence[Mapping[str, Any]], target: Target) -> str:
+        """Return what a target lacks for the kernel, such as a type; "" if nothing is known.
+
+        A configuration that has code for another target is asked, so that an error of a single
+        configuration does not count as one of the target.
+        """
+        for config in configs:
+            if id(config) not in self._blocks:
+                continue
+            specialized = self._specialized(config, target)
+            if isinstance(specialized, str):
+                continue
+            block = self._generated(specialized)
+            return block if isinstance(block, str) else ""
+        return ""
+
+    def _reason(self, config: Mapping[str, Any], target: Target, lacking: str) -> str:
+        """Return why a configuration cannot run on a target that lacks something, or nothing."""
+        # What needs no code: threads, clusters, and the options of the target.
         threads = config.get("num_warps", DEFAULT_WARPS) * target.warp_size
         if threads > MAX_THREADS:
             return f"it needs {threads} threads, {target.name} has {MAX_THREADS}"
+        blocks = config.get("num_ctas", 1)
+        if blocks not in CLUSTERS:
+            return f"a cluster has {', '.join(map(str, CLUSTERS))} blocks, not {blocks}"
+        specialized = self._specialized(config, target)
+        if isinstance(specialized, str) or lacking:
+            return lacking or str(specialized)
 
         if id(config) not in self._blocks:
-            self._blocks[id(config)] = self._generate(config, target)
-        block = self._blocks[id(config)]
-        if isinstance(block, str):
-            return block
-        needed = block.shared_bytes(config, target)
+            block = self._generated(specialized)
+            if isinstance(block, str):
+                return block
+            self._blocks[id(config)] = block
+        needed = self._blocks[id(config)].shared_bytes(config, target)
         limit = target.limits.shared_bytes_per_cta
         if needed > limit:
             return f"it needs {needed:.0f} bytes of shared memory, {target.name} has {limit}"
         return ""
 
-    def _generate(self, config: Mapping[str, Any], target: Target) -> BlockCode | str:
-        """Return the code of a configuration, or the reason why there is none."""
-        from foretune.collect.compiled.compiling import first_code, specialize
+    def _specialized(self, config: Mapping[str, Any], target: Target) -> "SpecializedKernel | str":
+        """Return the kernel with a configuration's options, or why a target does not take them."""
+        from foretune.collect.compiled.compiling import specialize
 
         try:
-            return BlockCode.parse(
-                first_code(
-                    specialize(self._kernel, [], self._arguments, config, target), inline=True
-                )
-            )
+            return specialize(self._kernel, [], self._arguments, config, target)
         except UsageError:
             raise
         except Exception as e:  # whatever Triton, or the user's code, raises
-            lines = [line.strip() for line in str(e).splitlines() if line.strip()]
-            return f"{type(e).__name__}: {lines[-1] if lines else 'no reason given'}"
+            return _error_text(e)
+
+    def _generated(self, specialized: "SpecializedKernel") -> BlockCode | str:
+        """Return the code of a configuration, or the reason why there is none."""
+        from foretune.collect.compiled.compiling import first_code
+
+        try:
+            return BlockCode.parse(first_code(specialized, inline=True))
+        except Exception as e:  # whatever Triton, or the user's code, raises
+            return _error_text(e)
+
+
+def _error_text(error: Exception) -> str:
+    """Return the type of an error and its last line: Triton's errors quote the code before."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"
 
 
 @dataclass

@@ -116,6 +116,49 @@ def test_foretell_names_a_type_that_an_architecture_lacks(toys):
     assert reasons["sm_90"] == [""]
 
 
+WRONG_WARPS = {**SMALL, "num_warps": 3}
+WRONG_TILE = {**SMALL, "BM": 48}
+
+
+@pytest.mark.parametrize("wrong", [WRONG_WARPS, WRONG_TILE])
+def test_foretell_wrong_first_entry_says_nothing_about_the_others(toys, wrong):
+    targets = [get_target(name) for name in ("sm_86", "sm_90")]
+    found = foretell(toys.matmul, ARGUMENTS, [wrong, SMALL, LARGE], targets)
+    for name, reasons in found.items():
+        assert "power of 2" in reasons[0], name
+        assert reasons[1] == "", name
+    assert "shared memory" in found["sm_86"][2]
+
+
+@pytest.mark.parametrize("names", [("sm_80", "sm_90"), ("sm_90", "sm_80")])
+def test_foretell_option_that_one_architecture_lacks_is_no_failure_on_another(toys, names):
+    clustered = {**SMALL, "num_ctas": 2}
+    for configs in ([SMALL, clustered], [clustered, SMALL]):
+        found = foretell(toys.matmul, ARGUMENTS, configs, [get_target(name) for name in names])
+        i = configs.index(clustered)
+        assert "num_ctas" in found["sm_80"][i]
+        assert found["sm_80"][1 - i] == ""
+        assert found["sm_90"] == ["", ""]
+
+
+def test_foretell_lacking_type_concerns_every_entry_and_its_own_error_comes_second(toys):
+    narrow = dict.fromkeys("abc", torch.float8_e4m3fn) | {"M": 512, "N": 512, "K": 512}
+    targets = [get_target(name) for name in ("sm_90", "sm_80")]
+    found = foretell(toys.matmul, narrow, [WRONG_TILE, SMALL], targets)
+    assert found["sm_90"][1] == ""
+    assert "power of 2" in found["sm_90"][0]
+    assert "not supported" in found["sm_80"][1]
+    assert found["sm_80"][0]
+
+
+@pytest.mark.parametrize("blocks", [0, 3, 32])
+def test_foretell_names_clusters_that_no_gpu_has(toys, blocks):
+    found = foretell(
+        toys.matmul, ARGUMENTS, [{**SMALL, "num_ctas": blocks}, SMALL], [get_target("sm_90")]
+    )
+    assert found["sm_90"] == [f"a cluster has 1, 2, 4, 8, 16 blocks, not {blocks}", ""]
+
+
 def test_foretell_missing_argument_is_an_error(toys):
     with pytest.raises(UsageError, match="lacks"):
         foretell(toys.matmul, {"a": torch.float16}, [SMALL], [get_target("sm_80")])
