@@ -105,7 +105,8 @@ def report(windows: pd.DataFrame) -> str:
         verdict = "is open"
     return (
         f"Mean error of power in %, on problems held out. {len(windows)} windows of "
-        f"{seconds:.2f} s with {ticks:.0f} ticks; standard error of a window {fit_error:.1f} % (medians).\n\n"
+        f"{seconds:.2f} s with {ticks:.0f} ticks; standard error of a window {fit_error:.1f} % "
+        f"(medians).\n\n"
         f"{markdown(columns, rows)}\n"
         f"Foretune predicts {n_predicted} of {len(held_out)}: {_percent(error)} %. The goal of "
         f"{100 * GOAL:.0f} % {verdict}."
