@@ -59,11 +59,9 @@ def read_table(path: Path) -> list[Recorded]:
     Those of `gpu/breadth.py` are whole lists. Others are parts of spaces, and of these only
     products are returned.
     """
-    from breadth import all_cases
-    from design import kernels
+    import breadth
 
-    listed = [case.kernel for case in all_cases()]
-    kernel_by_name = {kernel.name: kernel for kernel in (*listed, *kernels())}
+    kernel_by_name = breadth.kernel_by_name()
     runs = read_runs(path)
     has_whole_lists = "case" in runs
     runs = runs[(runs["counter.repeat"] == 0) & (runs["role"] != "reference")]
@@ -139,15 +137,26 @@ def _of_libraries(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
 def recorded_list(
     kernel: Any, problem: Problem, measurements: Sequence[Measurement], device: Device
 ) -> Recorded | None:
-    """Return a problem of a run table as a call; None if it has too few rows."""
-    # Configurations that split sums or stay resident differ in more than their tile.
-    measured = [
-        m
-        for m in measurements
-        if m.config.get("SPLIT_K", 1) == 1 and not m.config.get("PERSISTENT", False)
-    ]
+    """Return a problem of a run table as a call; None if it has too few rows.
+
+    A kernel that launches several times, to add up parts of split sums, is called as the first
+    launch; the time is that of all.
+    """
+    # Programs that stay resident differ in more than their tile. So do those that split sums from
+    # those that do not: where a problem has both, the whole sums are its list.
+    rotating = [m for m in measurements if not m.config.get("PERSISTENT", False)]
+    whole_sums = [m for m in rotating if m.config.get("SPLIT_K", 1) == 1]
+    listed_measurements = whole_sums or rotating
+
+    # A kernel may choose its function by the configuration: a list is of that of its first one.
     inputs = kernel.inputs_without_data(problem)
-    launches = {m.config: kernel.launches(problem, m.config, inputs)[0][0] for m in measured}
+    launches = {}
+    measured = []
+    for m in listed_measurements:
+        launch = kernel.launches(problem, m.config, inputs)[0][0]
+        if not launches or launch.function is next(iter(launches.values())).function:
+            launches[m.config] = launch
+            measured.append(m)
     if len(launches) < MIN_CONFIGURATIONS or not any(m.ok for m in measured):
         return None
 

@@ -206,8 +206,15 @@ def test_recorded_gpu_reads_lists_of_breadth(replayed):
     rows = {problem.kernel for problem in problems if problem.elements}
     assert {"triton_gemm", "triton_attention_dq", "triton_chunk_state"} <= products
     assert {"triton_cross_entropy", "triton_swiglu", "triton_selective_scan"} <= rows
-    # Of the 24 cases, two are of one kernel, and split sums are not read.
+    # Of the 24 cases, three are of one kernel.
     assert len(products) + len(rows) == KERNELS - 2
+    gemm = [problem for problem in problems if problem.kernel == "triton_gemm"]
+    split = [problem for problem in gemm if "SPLIT_K" in problem.configs[0]]
+    assert (len(gemm), len(split)) == (3, 1)
+    for config, launch in zip(split[0].configs, split[0].launches, strict=True):
+        share_of_sum = launch.size_k / int(config["SPLIT_K"])
+        assert launch.steps == math.ceil(share_of_sum / int(config["BLOCK_K"]))
+        assert launch.size_k == 8192  # of the case's third problem, the first of a short run
     assert {problem.device.name for problem in problems} == {"NVIDIA H200"}
 
 
