@@ -20,6 +20,7 @@ import pandas as pd
 from launch_training import fit_orders
 from recorded_lists import ProblemList, read_or_load
 
+from foretune.errors import ForetuneError
 from foretune.tune.triton import launch_order
 
 PROBLEMS = 60
@@ -74,4 +75,7 @@ def _sources(path: Path, kernels: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except ForetuneError as e:
+        raise SystemExit(str(e)) from e

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from gpu_cases import LAUNCH, Case, cases
 from recorded_calls import Recorded, as_call
 
@@ -56,27 +57,27 @@ def read_lists(path: Path) -> list[Recorded]:
 def read_table(path: Path) -> list[Recorded]:
     """Return the problems of a run table of Foretune's Triton kernels.
 
-    Those of `gpu/breadth.py` are whole lists. Others are parts of spaces, and of these only
-    products are returned.
+    Those of `gpu/breadth.py` (column ``case``) are whole lists, in its file as in a shipped table.
+    Others are parts of spaces, and of these only products are returned.
     """
     import breadth
 
     kernel_by_name = breadth.kernel_by_name()
     runs = read_runs(path)
-    has_whole_lists = "case" in runs
     runs = runs[(runs["counter.repeat"] == 0) & (runs["role"] != "reference")]
-    by_problem = defaultdict[tuple[str, Problem], list[Measurement]](list)
-    for measurement in to_measurements(runs):
-        by_problem[measurement.kernel, measurement.problem].append(measurement)
+    is_whole = runs["case"].notna() if "case" in runs else pd.Series(False, runs.index)
+    by_problem = defaultdict[tuple[bool, str, Problem], list[Measurement]](list)
+    for whole, m in zip(is_whole, to_measurements(runs), strict=True):
+        by_problem[bool(whole), m.kernel, m.problem].append(m)
 
     found = []
     with ReplayDriver(lambda launch: 1.0, device=DEVICE).active():
-        for (name, problem), measurements in by_problem.items():
+        for (whole, name, problem), measurements in by_problem.items():
             device = find_device(measurements[0].device)
             recorded = recorded_list(kernel_by_name[name], problem, measurements, device)
             if recorded is None:
                 continue
-            is_row_list = has_whole_lists and not recorded.is_product
+            is_row_list = whole and not recorded.is_product
             if is_row_list or is_of_tiles(recorded):
                 found.append(recorded)
     return found
@@ -150,7 +151,7 @@ def recorded_list(
 
     # A kernel may choose its function by the configuration: a list is of that of its first one.
     inputs = kernel.inputs_without_data(problem)
-    launches = {}
+    launches: dict[Configuration, Any] = {}
     measured = []
     for m in listed_measurements:
         launch = kernel.launches(problem, m.config, inputs)[0][0]
