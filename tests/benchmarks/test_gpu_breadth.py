@@ -250,7 +250,7 @@ def test_orders_learned_without_a_table_have_none_of_its_lists(lists):
     older = [replace(problems, table="older.parquet") for problems in lists[:3]]
     assert teaching([*older, *lists], []) == [*older, *lists]
     assert teaching([*older, *lists], ["runs/breadth.parquet"]) == older
-    with pytest.raises(ForetuneError, match="did you mean 'breadth.parquet'"):
+    with pytest.raises(ForetuneError, match="did you mean 'breadth"):
         teaching(lists, ["bredth.parquet"])
     with pytest.raises(ForetuneError, match="no table is left to learn from"):
         teaching(lists, ["breadth.parquet"])
@@ -266,10 +266,10 @@ def test_kept_lists_of_other_tables_are_refused(lists, replayed, tmp_path):
     kept.write_bytes(pickle.dumps(lists))
     assert len(read_or_load(kept, [table], 1)) == len(lists)
     assert len(read_or_load(kept, [], 1)) == len(lists)
-    with pytest.raises(ForetuneError, match="has lists of breadth.parquet, not of mm.parquet"):
+    with pytest.raises(ForetuneError, match=r"has lists of breadth\.parquet, not of mm\.parquet"):
         read_or_load(kept, [tmp_path / "mm.parquet"], 1)
     os.utime(kept, (0, 0))
-    with pytest.raises(ForetuneError, match="breadth.parquet is newer than"):
+    with pytest.raises(ForetuneError, match=r"breadth\.parquet is newer than"):
         read_or_load(kept, [table], 1)
 
 
