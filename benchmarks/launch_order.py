@@ -38,6 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     lists = read_or_load(options.keep, options.tables, options.problems)
     problems = [p for of_kernel in lists for p in of_kernel.problems]
     orders = fit_orders([p.learned for p in problems if p.launches])
+    options.out.mkdir(parents=True, exist_ok=True)
     orders.save(options.out / launch_order.SHIPPED.name)
 
     card = {
