@@ -196,7 +196,7 @@ def choose(options: argparse.Namespace, bench: Any) -> list[Job]:
     and configurations drawn evenly.
     """
     rng = np.random.default_rng(0)
-    timed = _timed(options.out)
+    timed = _timed(options.out, bench.device.name)
     in_turn = []
     for kernel in _asked_for(options.kernels):
         candidates = [_from_times(kernel, runs) for runs in timed.get(kernel.name, ())]
@@ -448,18 +448,31 @@ def _asked_for(names: list[str] | None) -> list[Any]:
     return [known[name] for name in dict.fromkeys(names)]
 
 
-def _timed(folder: Path) -> dict[str, list[pd.DataFrame]]:
+def _timed(folder: Path, device: str) -> dict[str, list[pd.DataFrame]]:
     """Return what a table of times has of each kernel: per problem, with shares of the best.
 
     Only first measurements that are ok. Empty without a table.
+
+    Raises:
+        ForetuneError: The table is of another device, or none of the stages wrote it.
     """
     from foretune.datasets import read_runs
+    from foretune.datasets.journal import journal_path
 
+    # A stage that was killed has left its journal only.
     of_kernel = defaultdict[str, list[pd.DataFrame]](list)
-    path = next((folder / name for name in TABLES if (folder / name).exists()), None)
+    paths = [folder / name for name in TABLES]
+    path = next((path for path in paths if path.exists() or journal_path(path).exists()), None)
     if path is None:
         return of_kernel
+
     all_runs = read_runs(path)
+    if not {"role", "counter.repeat"} <= set(all_runs):
+        raise ForetuneError(f"{path} is no table of breadth.py or sweep.py: give another --out")
+    others = set(all_runs["device"]) - {device}
+    if others:
+        raise ForetuneError(f"{path} is of {min(others)}, not of {device}: give another --out")
+
     is_first = (all_runs["status"] == "ok") & (all_runs["counter.repeat"] == 0)
     runs = all_runs[is_first]
     with_share = runs.assign(share=share_of_best(runs)).reset_index(drop=True)

@@ -1,6 +1,7 @@
 """The stage `power` of benchmarks/gpu after a short `breadth`, and the report of its windows."""
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from foretune.datasets import read_runs
+from foretune.datasets import read_runs, write_runs
 from foretune.datasets.journal import journal_path
 from foretune.errors import ForetuneError
 
@@ -166,6 +167,41 @@ def test_power_plan_takes_turns_of_a_kernel_that_only_breadth_has(tmp_path):
     jobs = planned(tmp_path, kernels=["triton_swiglu", "triton_softmax"], windows=6, repeated=0.0)
     of_kernels = Counter(job.kernel.name for job in jobs if job.role == "design")
     assert of_kernels == {"triton_swiglu": 3, "triton_softmax": 3}
+
+
+def test_power_plan_reads_a_journal_that_a_kill_left(metered, tmp_path):
+    """As the table does: its fastest configurations come first."""
+    runs = read_runs(metered / "breadth.parquet")
+    from_table = planned(metered, windows=8)
+    path = tmp_path / "breadth.parquet"
+    lines = [json.dumps(row) for row in rows_of(runs)]
+    journal_path(path).write_text("\n".join([*lines, ""]))
+    from_journal = planned(tmp_path, windows=8)
+    assert {job.key for job in from_journal} == {job.key for job in from_table}
+
+
+def rows_of(runs) -> list[dict]:
+    """Return the rows of a table as a journal has them: without what is missing."""
+    rows = []
+    for row in runs.to_dict("records"):
+        known = {name: value for name, value in row.items() if name != "time_ms_samples"}
+        rows.append({name: value for name, value in known.items() if value == value})
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"device": "NVIDIA A100-SXM4-80GB"}, "is of NVIDIA A100-SXM4-80GB, not of NVIDIA H200"),
+        ({"role": None}, "is no table of breadth.py or sweep.py"),
+    ],
+    ids=["other-device", "other-table"],
+)
+def test_power_plan_refuses_times_of_others(metered, tmp_path, changed, says):
+    runs = read_runs(metered / "breadth.parquet").assign(**changed).dropna(axis=1, how="all")
+    write_runs(tmp_path / "breadth.parquet", runs)
+    with pytest.raises(ForetuneError, match=says):
+        planned(tmp_path)
 
 
 def test_power_unknown_kernel_is_named(tmp_path):
