@@ -371,7 +371,7 @@ def test_compiling_ahead_fills_cache_of_launching_process(tmp_path):
 @pytest.mark.parametrize(
     ("script", "more", "right"),
     [
-        ("gate", ["--minutes", "0.2"], "False wins: 0 of 192"),
+        ("known_gains", ["--minutes", "0.2"], "False wins: 0 of 192"),
         ("smoke", ["--items", "2", "2b", "3", "7"], "a second process finds the choices | PASS"),
     ],
 )

@@ -4,7 +4,7 @@
     PYTHONPATH=src python benchmarks/gpu/power.py --out runs --replay
 
 Configurations are chosen by the times of ``breadth.parquet`` in ``--out``, else of
-``sweep.parquet``; kernels that neither has are drawn evenly.
+``sweep.parquet``; those of ``--kernels`` without times are drawn evenly.
 
 Writes ``power.parquet``, a run table, and ``power-baselines.jsonl``: idle and spin power. In a
 window are launches of a CUDA graph, with inputs in turn that the last-level cache does not hold.
@@ -17,7 +17,7 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> None:
     stage.add_argument(
         "--repeated", type=share, default=REPEATED_SHARE, help="share metered twice; 1: all"
     )
-    stage.add_argument("--kernels", nargs="*", help="default: the sweep's; e.g. triton_gemm")
+    stage.add_argument("--kernels", nargs="*", help="default: the sweep's that have times")
     stage.add_argument("--problems", type=int, default=100, help="at most, per kernel")
     stage.add_argument("--window-s", type=float, default=1.4, help="length of a window")
     stage.add_argument("--warm-s", type=float, default=0.5, help="before a window")
@@ -198,7 +198,7 @@ def choose(options: argparse.Namespace, bench: Any) -> list[Job]:
     rng = np.random.default_rng(0)
     timed = _timed(options.out, bench.device.name)
     in_turn = []
-    for kernel in _asked_for(options.kernels):
+    for kernel in _asked_for(options.kernels, timed):
         candidates = [_from_times(kernel, runs) for runs in timed.get(kernel.name, ())]
         if not candidates:
             candidates = _drawn(kernel, bench.device, rng)
@@ -430,8 +430,8 @@ def _summary(states: list[dict[str, float]]) -> dict[str, float]:
     return summary
 
 
-def _asked_for(names: list[str] | None) -> list[Any]:
-    """Return kernels by name; those of the sweep for None.
+def _asked_for(names: list[str] | None, timed: Collection[str]) -> list[Any]:
+    """Return kernels by name; for None those of the sweep that are ``timed``, or all if none is.
 
     Raises:
         UnknownName: Neither the sweep nor breadth has such a kernel.
@@ -440,7 +440,8 @@ def _asked_for(names: list[str] | None) -> list[Any]:
     from design import kernels
 
     if names is None:
-        return kernels()
+        of_sweep = kernels()
+        return [kernel for kernel in of_sweep if kernel.name in timed] or of_sweep
     known = kernel_by_name()
     for name in names:
         if name not in known:

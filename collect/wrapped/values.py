@@ -376,8 +376,14 @@ def redraw(
 
 
 def bytes_of(value: Any) -> int:
-    """Return the bytes of all arrays in nested values."""
-    return sum(as_numpy(leaf).nbytes for leaf in leaves(value) if is_array(leaf))
+    """Return the bytes of all arrays in nested values; no tensor is copied to the host for it."""
+    return sum(_array_bytes(leaf) for leaf in leaves(value) if is_array(leaf))
+
+
+def _array_bytes(array: Any) -> int:
+    if is_tensor(array) and array.layout is sys.modules["torch"].strided:
+        return int(array.numel() * array.element_size())
+    return as_numpy(array).nbytes
 
 
 def count_numbers(*values: Any) -> int:

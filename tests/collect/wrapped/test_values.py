@@ -3,6 +3,7 @@ import pytest
 
 from foretune.collect.wrapped.values import (
     assign,
+    bytes_of,
     content_hash,
     copy_arrays,
     relative_difference,
@@ -95,3 +96,13 @@ def test_contents_are_told_apart():
     values = [[np.ones(3), None], [np.ones(4), None], [np.ones(3), 2.0], np.ones(3, int), "x"]
     assert len({content_hash(v) for v in values}) == len(values)
     assert content_hash([np.ones(3), None]) == content_hash([np.ones(3), None])
+
+
+def test_bytes_of_arrays_lists_and_tensors():
+    """A tensor without data, as in a replay, has a size all the same."""
+    torch = pytest.importorskip("torch")
+    on_meta = torch.empty((4, 3), dtype=torch.float16, device="meta")
+    sparse = torch.eye(3, dtype=torch.float64).to_sparse()
+    assert bytes_of({"x": on_meta, "y": [np.zeros(5, np.float32)]}) == 4 * 3 * 2 + 5 * 4
+    assert bytes_of([1.0, 2.0]) == 2 * 8
+    assert bytes_of(sparse) == 3 * 3 * 8
