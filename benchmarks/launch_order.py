@@ -20,6 +20,7 @@ import pandas as pd
 from launch_training import fit_orders
 from recorded_lists import ProblemList, read_or_load
 
+from foretune.errors import ForetuneError
 from foretune.tune.triton import launch_order
 
 PROBLEMS = 60
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     lists = read_or_load(options.keep, options.tables, options.problems)
     problems = [p for of_kernel in lists for p in of_kernel.problems]
     orders = fit_orders([p.learned for p in problems if p.launches])
+    options.out.mkdir(parents=True, exist_ok=True)
     orders.save(options.out / launch_order.SHIPPED.name)
 
     card = {
@@ -74,4 +76,7 @@ def _sources(path: Path, kernels: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except ForetuneError as e:
+        raise SystemExit(str(e)) from e

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from gpu_cases import LAUNCH, Case, cases
 from recorded_calls import Recorded, as_call
 
@@ -61,31 +62,30 @@ def read_lists(path: Path) -> list[Recorded]:
 def read_table(path: Path) -> list[Recorded]:
     """Return the problems of a run table of Foretune's Triton kernels.
 
-    Those of `gpu/breadth.py` and `gpu/live.py` are whole lists. Others are parts of spaces, and of
-    these only products are returned.
+    Those of `gpu/breadth.py` and `gpu/live.py` (column ``case``) are whole lists, in their files as
+    in a shipped table. Others are parts of spaces, and of these only products are returned.
     """
-    from breadth import all_cases
-    from design import kernels
-    from live_kernels import cases as live_cases
+    import breadth
+    import live_kernels
 
-    listed = [case.kernel for case in (*all_cases(), *live_cases())]
-    kernel_by_name = {kernel.name: kernel for kernel in (*listed, *kernels())}
+    live = {case.kernel.name: case.kernel for case in live_kernels.cases()}
+    kernel_by_name = breadth.kernel_by_name() | live
     runs = read_runs(path)
-    has_whole_lists = "case" in runs
     is_of_list = ~runs["role"].isin(["reference", "proposed"])
     runs = runs[(runs["counter.repeat"] == 0) & is_of_list]
-    by_problem = defaultdict[tuple[str, Problem], list[Measurement]](list)
-    for measurement in to_measurements(runs):
-        by_problem[measurement.kernel, measurement.problem].append(measurement)
+    is_whole = runs["case"].notna() if "case" in runs else pd.Series(False, runs.index)
+    by_problem = defaultdict[tuple[bool, str, Problem], list[Measurement]](list)
+    for whole, m in zip(is_whole, to_measurements(runs), strict=True):
+        by_problem[bool(whole), m.kernel, m.problem].append(m)
 
     found = []
     with ReplayDriver(lambda launch: 1.0, device=DEVICE).active():
-        for (name, problem), measurements in by_problem.items():
+        for (whole, name, problem), measurements in by_problem.items():
             device = find_device(measurements[0].device)
             recorded = recorded_list(kernel_by_name[name], problem, measurements, device)
             if recorded is None:
                 continue
-            is_row_list = has_whole_lists and not recorded.is_product
+            is_row_list = whole and not recorded.is_product
             if is_row_list or is_of_tiles(recorded):
                 found.append(recorded)
     return found
@@ -146,15 +146,26 @@ def _of_libraries(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
 def recorded_list(
     kernel: Any, problem: Problem, measurements: Sequence[Measurement], device: Device
 ) -> Recorded | None:
-    """Return a problem of a run table as a call; None if it has too few rows."""
-    # Configurations that split sums or stay resident differ in more than their tile.
-    measured = [
-        m
-        for m in measurements
-        if m.config.get("SPLIT_K", 1) == 1 and not m.config.get("PERSISTENT", False)
-    ]
+    """Return a problem of a run table as a call; None if it has too few rows.
+
+    A kernel that launches several times, to add up parts of split sums, is called as the first
+    launch; the time is that of all.
+    """
+    # Programs that stay resident differ in more than their tile. So do those that split sums from
+    # those that do not: where a problem has both, the whole sums are its list.
+    rotating = [m for m in measurements if not m.config.get("PERSISTENT", False)]
+    whole_sums = [m for m in rotating if m.config.get("SPLIT_K", 1) == 1]
+    listed_measurements = whole_sums or rotating
+
+    # A kernel may choose its function by the configuration: a list is of that of its first one.
     inputs = kernel.inputs_without_data(problem)
-    launches = {m.config: kernel.launches(problem, m.config, inputs)[0][0] for m in measured}
+    launches: dict[Configuration, Any] = {}
+    measured = []
+    for m in listed_measurements:
+        launch = kernel.launches(problem, m.config, inputs)[0][0]
+        if not launches or launch.function is next(iter(launches.values())).function:
+            launches[m.config] = launch
+            measured.append(m)
     if len(launches) < MIN_CONFIGURATIONS or not any(m.ok for m in measured):
         return None
 

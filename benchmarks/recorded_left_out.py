@@ -1,12 +1,15 @@
 """What does the decorator keep of kernels that are left out of everything that it learned?
 
     python benchmarks/recorded_left_out.py TABLE… [--leave family] [--keep LISTS.pickle] [--json]
+    python benchmarks/recorded_left_out.py TABLE… --without NEW.parquet --keep LISTS.pickle
 
 The tables are those of `recorded.py`. For each kernel, all orders are learned from the other
 kernels of the tables: at most `LEARN` problems of each list, because more kernels teach and more
 problems of a kernel do not. Then the decorator's prior, searcher and stopping rule choose for
 problems of the kernel that was left out, with nothing known. ``--leave family`` leaves out all
-kernels of its family: products, attention, or kernels without a product.
+kernels of its family: products, attention, or kernels without a product. ``--without`` names tables
+from which nothing is learned, whose kernels are judged all the same: run it with and without the
+option to see what a new table teaches.
 
 Printed for each list of a kernel: the share of the best speed that is kept (mean, 10 % and 5 %
 quantile, worst), measurements, the loss that was promised and the one there was. The decorator
@@ -35,6 +38,7 @@ from recorded_baselines import roofline_log_time
 from recorded_lists import ListedProblem, ProblemList, read_or_load
 from recorded_replay import Kept
 
+from foretune.errors import ForetuneError, UnknownName, UsageError
 from foretune.objective import Objective
 from foretune.search.ordered import OrderedSearcher
 from foretune.search.searcher import Prior
@@ -64,6 +68,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tables", nargs="*", type=Path)
     parser.add_argument("--leave", choices=("kernel", "family"), default="kernel")
+    parser.add_argument(
+        "--without", nargs="*", default=[], metavar="TABLE", help="learn nothing from these"
+    )
     parser.add_argument("--problems", type=int, default=24, help="problems of a list to judge")
     parser.add_argument("--only", nargs="*", metavar="KERNEL", help="judge only these kernels")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="where the lists are kept")
@@ -71,6 +78,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
 
     lists = read_or_load(options.keep, options.tables, LEARN)
+    teachers = teaching(lists, options.without)
     learned: dict[str, Learned] = {}
     found: dict[str, Any] = {}
     for of_kernel in lists:
@@ -78,12 +86,29 @@ def main(argv: list[str] | None = None) -> None:
             continue
         unit = getattr(of_kernel, options.leave)
         if unit not in learned:
-            others = [other for other in lists if getattr(other, options.leave) != unit]
+            others = [other for other in teachers if getattr(other, options.leave) != unit]
             learned[unit] = Learned.from_lists(others, of_kernel.family)
         kept = judge(of_kernel, of_kernel.problems[: options.problems], learned[unit])
         found[of_kernel.name] = {choice: k.summary() for choice, k in kept.items()}
         print(f"{of_kernel.name} is judged", file=sys.stderr)
     print(json.dumps(found) if options.json else text_of(found, options.leave))
+
+
+def teaching(lists: Sequence[ProblemList], without: Sequence[str]) -> list[ProblemList]:
+    """Return the lists that orders learn from: those of no table in ``without``.
+
+    Raises:
+        UnknownName: No list is of such a table.
+        UsageError: No list is left.
+    """
+    tables = {of_kernel.table for of_kernel in lists}
+    left_out = {Path(name).name for name in without}
+    for name in sorted(left_out - tables):
+        raise UnknownName("table", name, tables)
+    teachers = [of_kernel for of_kernel in lists if of_kernel.table not in left_out]
+    if not teachers:
+        raise UsageError("no table is left to learn from: give more, or fewer --without")
+    return teachers
 
 
 @dataclass(frozen=True)
@@ -98,7 +123,10 @@ class Learned:
         problems = [p for of_kernel in lists for p in of_kernel.problems]
         if family == "rows":
             return cls(None)
-        return cls(fit_orders([p.learned for p in problems if p.launches]))
+        learned = [problem.learned for problem in problems if problem.launches]
+        if not learned:
+            raise UsageError(f"no other kernel multiplies tiles, as {family} do: give more tables")
+        return cls(fit_orders(learned))
 
     def prior(self, problem: ListedProblem) -> Prior:
         """Return the prior of a problem's candidates, as the decorator makes it."""
@@ -223,4 +251,7 @@ def holds(summary: dict[str, float]) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except ForetuneError as e:
+        raise SystemExit(str(e)) from e

@@ -16,6 +16,7 @@ from launch_training import MeasuredProblem
 from recorded_calls import Recorded
 
 from foretune.device import Device
+from foretune.errors import UsageError
 from foretune.features.launches import TileLaunch, launch_features
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
@@ -139,11 +140,30 @@ def read_lists(paths: Sequence[Path], problems: int, seed: int = 0) -> Iterator[
 
 
 def read_or_load(kept: Path | None, paths: Sequence[Path], problems: int) -> list[ProblemList]:
-    """Return the lists in the file ``kept``; if there is none, read the tables and write it."""
+    """Return the lists in the file ``kept``; if there is none, read the tables and write it.
+
+    Raises:
+        UsageError: The file has lists of other tables, or is older than one of them.
+    """
     if kept is not None and kept.exists():
         lists: list[ProblemList] = pickle.loads(kept.read_bytes())
+        _check_tables(kept, lists, paths)
         return lists
     lists = list(read_lists(paths, problems))
     if kept is not None:
         kept.write_bytes(pickle.dumps(lists))
     return lists
+
+
+def _check_tables(kept: Path, lists: Sequence[ProblemList], paths: Sequence[Path]) -> None:
+    """Refuse kept lists that are not those of the given tables; none given: any are right."""
+    in_file = {of_kernel.table for of_kernel in lists}
+    given = {path.name for path in paths}
+    if given and given != in_file:
+        raise UsageError(
+            f"{kept} has lists of {', '.join(sorted(in_file))}, not of {', '.join(sorted(given))}: "
+            "delete it, or name another file"
+        )
+    for path in paths:
+        if path.exists() and path.stat().st_mtime > kept.stat().st_mtime:
+            raise UsageError(f"{path} is newer than {kept}: delete that, to read the table again")

@@ -8,7 +8,8 @@ folds, whole problems), how much of the best configuration's speed is kept by ch
 what the library's call takes. A predictor of all rows goes to ``models/shipped``, with its errors
 on its card, if it beats every simple method on problems held out, and choosing with it keeps more
 than the default does; it predicts power as well if that has less than 4 % error. Prints the tables,
-and puts them into ``datasets/README.md`` between its two marks.
+and puts them into ``datasets/README.md`` between its two marks. ``--from``, ``--out`` and
+``--readme`` try it on tables that do not ship.
 """
 
 import argparse
@@ -40,6 +41,7 @@ sys.path.append(str(Path(__file__).resolve().parent / "gpu"))  # stage.py
 from stage import labels
 
 from foretune.datasets import DatasetCard, card, load, shipped
+from foretune.datasets.catalog import SHIPPED as TABLES
 from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor
@@ -137,16 +139,20 @@ class Judged:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tables", nargs="*", help="default: all that are shipped")
+    parser.add_argument("--from", type=Path, default=TABLES, metavar="FOLDER", dest="tables_folder")
     parser.add_argument("--out", type=Path, default=SHIPPED, metavar="FOLDER")
     parser.add_argument("--readme", type=Path, default=README)
     options = parser.parse_args(argv)
-    texts = {name: ship(name, options.out) for name in options.tables or shipped()}
+    known = shipped(options.tables_folder)
+    texts = {
+        name: ship(name, options.tables_folder, options.out) for name in options.tables or known
+    }
     print("\n".join(texts.values()))
     before, begin, rest = options.readme.read_text(encoding="utf-8").partition(BEGIN)
     there, end, after = rest.partition(END)
     if not (begin and end):
         raise SystemExit(f"{options.readme} has no marks {BEGIN} and {END}")
-    texts = {name: text for name, text in sections(there).items() if name in shipped()} | texts
+    texts = {name: text for name, text in sections(there).items() if name in known} | texts
     text = "\n".join(texts[name] for name in sorted(texts))
     options.readme.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")
 
@@ -157,10 +163,10 @@ def sections(text: str) -> dict[str, str]:
     return {part.partition("\n")[0]: f"### {part.rstrip()}\n" for part in parts}
 
 
-def ship(name: str, out: Path) -> str:
+def ship(name: str, tables_folder: Path, out: Path) -> str:
     """Train, judge and save the predictors of a table; return its part of the text."""
-    of_table = card(name)
-    runs = load(name)
+    of_table = card(name, tables_folder)
+    runs = load(name, tables_folder)
     metered = is_metered(runs)
     power = None
     if metered.any():
@@ -229,7 +235,7 @@ def train(runs: pd.DataFrame, targets: tuple[Target, ...]) -> tuple[Predictor, f
 def to_learn_from(runs: pd.DataFrame, power: bool = False) -> pd.DataFrame:
     """Return the rows that are learned from; windows of power only for ``power``."""
     rows = runs[~runs["role"].isin(NOT_LEARNED) & (power | ~is_metered(runs))]
-    unused = ["time_ms_samples", "library", "counter.library_ms", "stage"]
+    unused = ["time_ms_samples", "library", "counter.library_ms", "stage", "case"]
     rows = rows.drop(columns=unused, errors="ignore")
     return rows.dropna(axis=1, how="all").reset_index(drop=True)
 
@@ -336,7 +342,8 @@ def not_shipped(of_table: DatasetCard, judged: list[Judged]) -> str:
     if others := [k for k in of_table.kernels if k not in registered("kernels")]:
         lines.append(
             f"No predictors of {', '.join(others)} are shipped: these kernels are files in "
-            "`examples/`, and a shipped predictor is found by the name of a kernel of the package. "
+            "`examples/` or `benchmarks/gpu/`, and a shipped predictor is found by the name of a "
+            "kernel of the package. "
             "Train on their rows: `foretune train`.\n"
         )
     return "".join(lines)

@@ -125,11 +125,8 @@ def test_shipped_predictor_is_found_and_card_states_its_error(scripts, tmp_path,
     models = tmp_path / "models"
     readme = tmp_path / "README.md"
     scripts.sweep.sweep(options(tables, configs=40), [Toy()], CheckedRunner())
-    for name in ("card", "load", "shipped"):
-        found = getattr(scripts.ship, name)
-        monkeypatch.setattr(scripts.ship, name, lambda *a, f=found: f(*a, folder=tables))
     readme.write_text(f"before\n{scripts.ship.BEGIN}\nwhat stood here\n{scripts.ship.END}\nafter\n")
-    scripts.ship.main(["--out", str(models), "--readme", str(readme)])
+    scripts.ship.main(["--from", str(tables), "--out", str(models), "--readme", str(readme)])
     text = readme.read_text()
     assert text.startswith(f"before\n{scripts.ship.BEGIN}\n\n### toy-cpu-2-cores")
     assert text.endswith(f"{scripts.ship.END}\nafter\n")
@@ -154,15 +151,12 @@ def test_shipped_predictor_worse_than_baseline_is_left_out(scripts, tmp_path, mo
     models = tmp_path / "models"
     readme = tmp_path / "README.md"
     scripts.sweep.sweep(options(tables, configs=12), [Toy()], CheckedRunner())
-    for name in ("card", "load", "shipped"):
-        found = getattr(scripts.ship, name)
-        monkeypatch.setattr(scripts.ship, name, lambda *a, f=found: f(*a, folder=tables))
     hold_out = scripts.ship.hold_out
     wrong = lambda runs: hold_out(runs).assign(predicted=lambda t: 1 / t["time_ms"])  # noqa: E731
     readme.write_text(
         f"{scripts.ship.BEGIN}\n### toy-cpu-2-cores\n\nbefore\n\n### gone\n{scripts.ship.END}\n"
     )
-    arguments = ["--out", str(models), "--readme", str(readme)]
+    arguments = ["--from", str(tables), "--out", str(models), "--readme", str(readme)]
     scripts.ship.main(arguments)
     assert (models / "toy" / "toy-cpu-2-cores").exists()
     monkeypatch.setattr(scripts.ship, "hold_out", wrong)

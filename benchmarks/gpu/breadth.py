@@ -67,6 +67,22 @@ def all_cases() -> list[Any]:
     return [case for file in files for case in file.cases()]
 
 
+def problems_by_kernel() -> dict[str, list[Any]]:
+    """Return the problems of each kernel; one may have several cases."""
+    problems: dict[str, list[Any]] = {}
+    for case in all_cases():
+        problems.setdefault(case.kernel.name, []).extend(case.problems)
+    return problems
+
+
+def kernel_by_name() -> dict[str, Any]:
+    """Return the kernels of this stage and of the sweep by their names."""
+    from design import kernels
+
+    of_cases = [case.kernel for case in all_cases()]
+    return {kernel.name: kernel for kernel in (*of_cases, *kernels())}
+
+
 def chosen_cases(options: argparse.Namespace) -> list[Any]:
     """Return the cases of the command line.
 

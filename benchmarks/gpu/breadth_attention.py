@@ -1,6 +1,9 @@
 """Attention of `breadth.py`: forward, backward, decoding, and a sliding window.
 
 Tensors have the shape (batch × heads, tokens, width) and 16 bits; the width is 128, or 64 in tests.
+
+Weights are computed as powers of two, for which the GPU has an instruction: ``scale`` is
+log2(e) / √width, and what the forward pass keeps of a query, ``top``, is a logarithm to base 2.
 """
 
 import math
@@ -27,8 +30,12 @@ from foretune.space import Configuration
 from foretune.values import Value
 
 LOG2E = math.log2(math.e)
+
+# Tiles of lists: BLOCK_M queries and BLOCK_N keys.
 TILES = {"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128)}
 USUAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+
+# Problems: the first two have less than a wave of programs.
 SIZES = {"heads": "sequences times heads", "length": "tokens", "width": "of a head"}
 PROMPTS = (
     {"heads": 8, "length": 512, "width": 128},
@@ -56,30 +63,40 @@ def _queries_backward(
     BLOCK_N: tl.constexpr,
 ):
     """Sum up the gradient of one tile of queries; ``top`` is log2 of the sum of weights."""
+    # One tile of queries of one head. Offsets of heads may need 64 bits.
     first = tl.program_id(0) * BLOCK_M
     head = tl.program_id(1).to(tl.int64) * length
     d = tl.arange(0, D)
     m = first + tl.arange(0, BLOCK_M)
     mine = (m < length)[:, None]
+
+    # What is known of these queries stays in registers.
     at = (head + m)[:, None] * D + d[None, :]
     queries = tl.load(q + at, mask=mine, other=0.0)
     gradient = tl.load(d_out + at, mask=mine, other=0.0)
     tops = tl.load(top + head + m, mask=m < length, other=0.0)
     deltas = tl.load(delta + head + m, mask=m < length, other=0.0)
+
+    # Walk along the keys. A query sees none after itself.
     total = tl.zeros((BLOCK_M, D), tl.float32)
     for start in range(0, tl.minimum(first + BLOCK_M, length), BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         key_at = (head + n)[:, None] * D + d[None, :]
         keys = tl.load(k + key_at, mask=(n < length)[:, None], other=0.0)
         values = tl.load(v + key_at, mask=(n < length)[:, None], other=0.0)
+
+        # The weights again: the forward pass did not keep them.
         zeros = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         scores = multiply_add(queries, tl.trans(keys), zeros)
         seen = (n[None, :] <= m[:, None]) & (n < length)[None, :]
         weights = tl.where(seen, tl.exp2(scores * scale - tops[:, None]), 0.0)
+
+        # Backward through the softmax: `delta` is their mean, by weight.
         d_weights = multiply_add(gradient, tl.trans(values), zeros)
         d_scores = weights * (d_weights - deltas[:, None])
         total = multiply_add(d_scores.to(keys.dtype), keys, total)
-    # `scale` has log2(e), of which the gradient knows nothing.
+
+    # `scale` has log2(e), of which the gradient knows nothing: ln(2) takes it out.
     result = total * (scale * 0.6931471805599453)
     tl.store(dq + at, result.to(dq.dtype.element_ty), mask=mine)
 
@@ -101,6 +118,7 @@ def _keys_backward(
     BLOCK_N: tl.constexpr,
 ):
     """Sum up the gradients of one tile of keys and values over the queries that see it."""
+    # One tile of keys of one head, which stays in registers.
     first = tl.program_id(0) * BLOCK_N
     head = tl.program_id(1).to(tl.int64) * length
     d = tl.arange(0, D)
@@ -109,6 +127,8 @@ def _keys_backward(
     at = (head + n)[:, None] * D + d[None, :]
     keys = tl.load(k + at, mask=mine, other=0.0)
     values = tl.load(v + at, mask=mine, other=0.0)
+
+    # Walk along the queries, from the first tile that sees one of these keys.
     total_k = tl.zeros((BLOCK_N, D), tl.float32)
     total_v = tl.zeros((BLOCK_N, D), tl.float32)
     for start in range(first // BLOCK_M * BLOCK_M, length, BLOCK_M):
@@ -118,14 +138,20 @@ def _keys_backward(
         gradient = tl.load(d_out + query_at, mask=(m < length)[:, None], other=0.0)
         tops = tl.load(top + head + m, mask=m < length, other=0.0)
         deltas = tl.load(delta + head + m, mask=m < length, other=0.0)
+
+        # The weights again, transposed: a row per key, a column per query.
         zeros = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         scores = multiply_add(keys, tl.trans(queries), zeros)
         seen = (n[:, None] <= m[None, :]) & (m < length)[None, :]
         weights = tl.where(seen, tl.exp2(scores * scale - tops[None, :]), 0.0)
+
+        # Values get the gradient by weight; keys get it backward through the softmax.
         total_v = multiply_add(weights.to(gradient.dtype), gradient, total_v)
         d_weights = multiply_add(values, tl.trans(gradient), zeros)
         d_scores = weights * (d_weights - deltas[None, :])
         total_k = multiply_add(d_scores.to(queries.dtype), queries, total_k)
+
+    # As above: ln(2) takes log2(e) out of `scale`.
     result = total_k * (scale * 0.6931471805599453)
     tl.store(dk + at, result.to(dk.dtype.element_ty), mask=mine)
     tl.store(dv + at, total_v.to(dv.dtype.element_ty), mask=mine)
@@ -145,27 +171,36 @@ def _window(
     BLOCK_N: tl.constexpr,
 ):
     """Compute one tile of queries, each of which sees the ``window`` tokens up to itself."""
+    # One tile of queries of one head.
     first = tl.program_id(0) * BLOCK_M
     head = tl.program_id(1).to(tl.int64) * length
     d = tl.arange(0, D)
     m = first + tl.arange(0, BLOCK_M)
     at = (head + m)[:, None] * D + d[None, :]
     queries = tl.load(q + at, mask=(m < length)[:, None], other=0.0)
+
+    # The state of the softmax over the keys so far.
     total = tl.zeros((BLOCK_M, D), tl.float32)
     sums = tl.zeros((BLOCK_M,), tl.float32)
     # Not -inf: a tile may hide all its keys from a query, whose weights would be NaN.
     top = tl.full((BLOCK_M,), -1e30, tl.float32)
+
+    # Walk along the keys, from the first tile that the first query sees.
     begin = tl.maximum(first - window + 1, 0) // BLOCK_N * BLOCK_N
     for start in range(begin, tl.minimum(first + BLOCK_M, length), BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         key_at = (head + n)[:, None] * D + d[None, :]
         keys = tl.load(k + key_at, mask=(n < length)[:, None], other=0.0)
         values = tl.load(v + key_at, mask=(n < length)[:, None], other=0.0)
+
+        # Hide keys after the query, and those that have left its window.
         scores = multiply_add(queries, tl.trans(keys), tl.zeros((BLOCK_M, BLOCK_N), tl.float32))
         seen = (n[None, :] <= m[:, None]) & (n[None, :] > m[:, None] - window)
         scores = tl.where(seen & (n < length)[None, :], scores, float("-inf"))
+
         weights, total, sums, top = online_softmax_step(scores, scale, total, sums, top)
         total = multiply_add(weights.to(values.dtype), values, total)
+
     result = (total / sums[:, None]).to(out.dtype.element_ty)
     tl.store(out + at, result, mask=(m < length)[:, None])
 
@@ -190,23 +225,32 @@ def _decode(
     head = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     d = tl.arange(0, D)
+
+    # All queries of the group at once: BLOCK_M is the least that a product of tiles needs.
     g = tl.arange(0, BLOCK_M)
     mine = g < GROUP
     query_at = (head * GROUP + g)[:, None] * D + d[None, :]
     queries = tl.load(q + query_at, mask=mine[:, None], other=0.0)
+
+    # The state of the softmax over this part of the keys.
     share = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_N) * BLOCK_N
     total = tl.zeros((BLOCK_M, D), tl.float32)
     sums = tl.zeros((BLOCK_M,), tl.float32)
     top = tl.full((BLOCK_M,), -1e30, tl.float32)
+
+    # Walk along the part. The new tokens see all keys; the last part may be short.
     for start in range(split * share, tl.minimum(split * share + share, length), BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         key_at = (head * length + n)[:, None] * D + d[None, :]
         keys = tl.load(k + key_at, mask=(n < length)[:, None], other=0.0)
         values = tl.load(v + key_at, mask=(n < length)[:, None], other=0.0)
+
         scores = multiply_add(queries, tl.trans(keys), tl.zeros((BLOCK_M, BLOCK_N), tl.float32))
         scores = tl.where((n < length)[None, :], scores, float("-inf"))
         weights, total, sums, top = online_softmax_step(scores, scale, total, sums, top)
         total = multiply_add(weights.to(values.dtype), values, total)
+
+    # Store the state as it is, in single precision: `_add_parts` divides by the sum of all parts.
     part = (head * GROUP + g) * SPLITS + split
     tl.store(parts + part[:, None] * D + d[None, :], total, mask=mine[:, None])
     tl.store(tops + part, top, mask=mine)
@@ -219,9 +263,13 @@ def _add_parts(parts, tops, totals, out, D: tl.constexpr, SPLITS: tl.constexpr):
     query = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, D)
     s = tl.arange(0, SPLITS)
+
+    # Parts are relative to their own largest score: make them relative to the largest of all.
     top = tl.load(tops + query * SPLITS + s)
     factor = tl.exp2(top - tl.max(top, axis=0))
     sums = tl.sum(tl.load(totals + query * SPLITS + s) * factor, axis=0)
+
+    # The mean of the values.
     rows = tl.load(parts + (query * SPLITS + s)[:, None] * D + d[None, :])
     total = tl.sum(rows * factor[:, None], axis=0)
     tl.store(out + query * D + d, (total / sums).to(out.dtype.element_ty))
@@ -240,13 +288,22 @@ class _OfPrompts(BreadthKernel):
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return Q, K and V, standard normal."""
         shape = tuple(sizes_of(problem, "heads", "length", "width"))
-        return {name: normal(shape, "fp16", self, 4 * seed + i) for i, name in enumerate("qkv")}
+        return {
+            "q": normal(shape, "fp16", self, 4 * seed),
+            "k": normal(shape, "fp16", self, 4 * seed + 1),
+            "v": normal(shape, "fp16", self, 4 * seed + 2),
+        }
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return what pairs that see each other cost, and all tensors moved once."""
         heads, length, width = (1.0 * problem[name] for name in ("heads", "length", "width"))
-        flops = self.products * heads * length * (length + 1.0) * width
-        return Cost(flops, 2.0 * (2.0 + self.products) * heads * length * width, "fp16")
+
+        # A product of tiles is two operations, and half of all pairs see each other.
+        operations = self.products * heads * length * (length + 1.0) * width
+
+        # Forward: Q, K, V and O. A gradient more has one product and one tensor more.
+        moved_bytes = 2.0 * (2.0 + self.products) * heads * length * width
+        return Cost(operations, moved_bytes, "fp16")
 
 
 class _Backward(_OfPrompts):
@@ -258,6 +315,8 @@ class _Backward(_OfPrompts):
         gradient = normal(tuple(inputs["q"].shape), "fp16", self, 4 * seed + 3)
         top = torch.empty(inputs["q"].shape[:2], dtype=torch.float32, device=gradient.device)
         delta = torch.empty_like(top)
+
+        # Head by head: all weights at once would not fit in memory.
         for head in range(len(top)):
             weights, log_sum = _weights(inputs["q"][head], inputs["k"][head])
             out = weights @ inputs["v"][head].float()
@@ -267,17 +326,22 @@ class _Backward(_OfPrompts):
 
     def gradients(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return those of Q, K and V in single precision, head by head."""
-        found = [torch.empty(inputs["q"].shape, device=inputs["q"].device) for _ in "qkv"]
-        for head in range(len(inputs["q"])):
+        dq = torch.empty(inputs["q"].shape, device=inputs["q"].device)
+        dk = torch.empty_like(dq)
+        dv = torch.empty_like(dq)
+        for head in range(len(dq)):
             q, k, v, d_out = (inputs[n][head].float() for n in ("q", "k", "v", "gradient"))
             weights, _ = _weights(q, k)
+
+            # Backward through the softmax.
             d_weights = d_out @ v.T
             mean = (weights * d_weights).sum(1, keepdim=True)
             d_scores = weights * (d_weights - mean) / math.sqrt(q.shape[1])
-            found[0][head] = d_scores @ k
-            found[1][head] = d_scores.T @ q
-            found[2][head] = weights.T @ d_out
-        return found[0], found[1], found[2]
+
+            dq[head] = d_scores @ k
+            dk[head] = d_scores.T @ q
+            dv[head] = weights.T @ d_out
+        return dq, dk, dv
 
     def arguments(self, inputs: Inputs) -> tuple[Any, ...]:
         """Return the arguments that both kernels have in front."""
@@ -296,7 +360,7 @@ class QueriesBackward(_Backward):
         """Return the launch, and the gradient."""
         heads, length, width = sizes_of(problem, "heads", "length", "width")
         dq = torch.empty_like(inputs["q"])
-        grid = triton.cdiv(length, int(config["BLOCK_M"])), heads
+        grid = (triton.cdiv(length, int(config["BLOCK_M"])), heads)
         arguments = (*self.arguments(inputs), dq, length, LOG2E / math.sqrt(width))
         return [JitLaunch(_queries_backward, grid, arguments, {**config, "D": width})], dq
 
@@ -318,7 +382,7 @@ class KeysBackward(_Backward):
         heads, length, width = sizes_of(problem, "heads", "length", "width")
         dk = torch.empty_like(inputs["k"])
         dv = torch.empty_like(inputs["v"])
-        grid = triton.cdiv(length, int(config["BLOCK_N"])), heads
+        grid = (triton.cdiv(length, int(config["BLOCK_N"])), heads)
         arguments = (*self.arguments(inputs), dk, dv, length, LOG2E / math.sqrt(width))
         return [JitLaunch(_keys_backward, grid, arguments, {**config, "D": width})], (dk, dv)
 
@@ -342,22 +406,27 @@ class SlidingWindow(_OfPrompts):
     ) -> tuple[list[JitLaunch], Any]:
         """Return the launch, and O."""
         heads, length, width, window = sizes_of(problem, "heads", "length", "width", "window")
-        q, k, v = inputs["q"], inputs["k"], inputs["v"]
+        q, k, v = (inputs[name] for name in "qkv")
         out = torch.empty_like(q)
-        grid = triton.cdiv(length, int(config["BLOCK_M"])), heads
+        grid = (triton.cdiv(length, int(config["BLOCK_M"])), heads)
         arguments = (q, k, v, out, length, window, LOG2E / math.sqrt(width))
         return [JitLaunch(_window, grid, arguments, {**config, "D": width})], out
 
     def reference(self, inputs: Inputs) -> Any:
         """Return attention in single precision, head by head."""
-        heads = zip(inputs["q"], inputs["k"], inputs["v"], strict=True)
-        return torch.stack([_weights(q, k, inputs["window"])[0] @ v.float() for q, k, v in heads])
+        outputs = []
+        for q, k, v in zip(inputs["q"], inputs["k"], inputs["v"], strict=True):
+            weights, _ = _weights(q, k, inputs["window"])
+            outputs.append(weights @ v.float())
+        return torch.stack(outputs)
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return what pairs that see each other cost, and all tensors moved once."""
         names = ("heads", "length", "width", "window")
         heads, length, width, window = (1.0 * problem[name] for name in names)
-        return Cost(4.0 * heads * length * window * width, 8.0 * heads * length * width, "fp16")
+        operations = 4.0 * heads * length * window * width
+        moved_bytes = 8.0 * heads * length * width
+        return Cost(operations, moved_bytes, "fp16")
 
 
 class Decoding(BreadthKernel):
@@ -386,19 +455,28 @@ class Decoding(BreadthKernel):
     ) -> tuple[list[JitLaunch], Any]:
         """Return the launches that see the parts and add them up, and O."""
         heads, length, width, group = sizes_of(problem, "heads", "length", "width", "group")
-        q, k, v = inputs["q"], inputs["k"], inputs["v"]
+        q, k, v = (inputs[name] for name in "qkv")
         splits = int(config["SPLITS"])
         out = torch.empty_like(q)
+
+        # The states of all parts of a query, between the two launches.
         parts = torch.empty((heads * group, splits, width), device=q.device)
         tops = torch.empty((heads * group, splits), device=q.device)
         totals = torch.empty_like(tops)
-        arguments = (q, k, v, parts, tops, totals, length, LOG2E / math.sqrt(width))
-        options = {**config, "D": width, "GROUP": group}
-        adding = {"D": width, "SPLITS": splits}
-        return [
-            JitLaunch(_decode, (heads, splits), arguments, options),
-            JitLaunch(_add_parts, (heads * group,), (parts, tops, totals, out), adding),
-        ], out
+
+        seeing = JitLaunch(
+            _decode,
+            (heads, splits),
+            (q, k, v, parts, tops, totals, length, LOG2E / math.sqrt(width)),
+            {**config, "D": width, "GROUP": group},
+        )
+        adding = JitLaunch(
+            _add_parts,
+            (heads * group,),
+            (parts, tops, totals, out),
+            {"D": width, "SPLITS": splits},
+        )
+        return [seeing, adding], out
 
     def reference(self, inputs: Inputs) -> Any:
         """Return attention in single precision."""
@@ -410,35 +488,42 @@ class Decoding(BreadthKernel):
         """Return 4·width operations per query and key, and keys and values moved once."""
         names = ("heads", "length", "width", "group")
         heads, length, width, group = (1.0 * problem[name] for name in names)
-        return Cost(4.0 * heads * group * length * width, 4.0 * heads * length * width, "fp16")
+        operations = 4.0 * heads * group * length * width
+        moved_bytes = 4.0 * heads * length * width
+        return Cost(operations, moved_bytes, "fp16")
 
 
 def _weights(q: torch.Tensor, k: torch.Tensor, window: int = 0) -> tuple[Any, Any]:
     """Return the causal weights of one head in single precision, and the log of their sums."""
     scores = q.float() @ k.float().T / math.sqrt(q.shape[1])
+
+    # A query sees itself and earlier keys, with a window only the latest of them.
     tokens = torch.arange(len(q), device=q.device)
     hidden = tokens[None, :] > tokens[:, None]
     if window:
         hidden |= tokens[None, :] <= tokens[:, None] - window
     scores = scores.masked_fill(hidden, -math.inf)
+
     return torch.softmax(scores, dim=1), torch.logsumexp(scores, dim=1)
 
 
 def cases() -> list[Case]:
     """Return the cases of this file."""
     window = {"window": 1024}
+    cache = {"width": 128, "group": 8}
+
+    # The same prompts, as Foretune's kernel calls their sizes.
     prompts: tuple[Mapping[str, Value], ...] = tuple(
         {"seq_len": sizes["length"], "heads": sizes["heads"], "dtype": "fp16"} for sizes in PROMPTS
     )
-    cache = {"width": 128, "group": 8}
     return [
         Case(
-            "attention forward",
-            TritonAttention(),
-            prompts,
-            {"seq_len": 128, "heads": 2, "head_dim": 64, "dtype": "fp16"},
-            TILES,
-            Configuration({**USUAL, "BLOCK_M": 128}),
+            name="attention forward",
+            kernel=TritonAttention(),
+            sizes=prompts,
+            small={"seq_len": 128, "heads": 2, "head_dim": 64, "dtype": "fp16"},
+            tiles=TILES,
+            default=Configuration({**USUAL, "BLOCK_M": 128}),
         ),
         QueriesBackward().case("attention dq", PROMPTS, SMALL),
         KeysBackward().case("attention dk, dv", PROMPTS, SMALL),

@@ -1,5 +1,10 @@
-"""Kernels of `breadth.py` that move elements, or compute with each alone."""
+"""Kernels of `breadth.py` that move elements, or compute with each alone.
 
+None has a loop: a program loads one block, and stores one. What those of a matrix share in Python
+is in `_OfMatrix`.
+"""
+
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -31,16 +36,23 @@ def _rotary(
     BLOCK_H: tl.constexpr,
 ):
     """Rotate pairs of elements, half a head apart, of some tokens and heads."""
+    # A block has three axes: tokens, heads, and pairs of a head.
     t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     d = tl.arange(0, D // 2)
+
+    # All heads of a token turn by the same angles.
     angle_at = t[:, None] * (D // 2) + d[None, :]
     cosine = tl.load(cosines + angle_at, mask=(t < tokens)[:, None], other=0.0)[:, None, :]
     sine = tl.load(sines + angle_at, mask=(t < tokens)[:, None], other=0.0)[:, None, :]
+
+    # Both elements of each pair.
     at = (t[:, None].to(tl.int64) * heads + h[None, :])[:, :, None] * D + d[None, None, :]
     mask = ((t < tokens)[:, None] & (h < heads)[None, :])[:, :, None]
     first = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     second = tl.load(x + at + D // 2, mask=mask, other=0.0).to(tl.float32)
+
+    # The rotation of a plane.
     tl.store(y + at, (first * cosine - second * sine).to(y.dtype.element_ty), mask=mask)
     tl.store(y + at + D // 2, (second * cosine + first * sine).to(y.dtype.element_ty), mask=mask)
 
@@ -48,10 +60,12 @@ def _rotary(
 @triton.jit
 def _swiglu(gate, up, y, size, BLOCK: tl.constexpr):
     """Multiply the sigmoid-weighted gate by the other half."""
+    # Shapes do not matter: all elements are in one line.
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     g = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
     u = tl.load(up + at, mask=inside, other=0.0).to(tl.float32)
+
     result = g / (1.0 + tl.exp(-g)) * u
     tl.store(y + at, result.to(y.dtype.element_ty), mask=inside)
 
@@ -63,6 +77,9 @@ def _transpose(x, y, rows, columns, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
     c = tl.program_id(1).to(tl.int64) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (r < rows)[:, None] & (c < columns)[None, :]
     tile = tl.load(x + r[:, None] * columns + c[None, :], mask=mask, other=0.0)
+
+    # Rows of X are columns of Y. Threads exchange their elements, so that both sides of the copy
+    # are contiguous.
     tl.store(y + c[:, None] * rows + r[None, :], tl.trans(tile), mask=tl.trans(mask))
 
 
@@ -71,6 +88,8 @@ def _scatter(x, places, y, rows, columns, BLOCK_R: tl.constexpr, BLOCK_C: tl.con
     """Write a tile of the rows of X to their places in Y."""
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+
+    # The rows of X lie one after the other; those of Y lie where `places` says.
     place = tl.load(places + r, mask=r < rows, other=0)
     mask = (r < rows)[:, None] & (c < columns)[None, :]
     tile = tl.load(x + r[:, None].to(tl.int64) * columns + c[None, :], mask=mask, other=0.0)
@@ -100,30 +119,73 @@ class Rotary(BreadthKernel):
         tokens, heads, width = sizes_of(problem, "tokens", "heads", "width")
         x = inputs["x"]
         y = torch.empty_like(x)
-        grid = triton.cdiv(tokens, int(config["BLOCK_T"])), triton.cdiv(heads, config["BLOCK_H"])
+        grid = (
+            triton.cdiv(tokens, int(config["BLOCK_T"])),
+            triton.cdiv(heads, int(config["BLOCK_H"])),
+        )
         arguments = (x, inputs["cosines"], inputs["sines"], y, tokens, heads)
         return [JitLaunch(_rotary, grid, arguments, {**config, "D": width})], y
 
     def reference(self, inputs: Inputs) -> Any:
         """Return Y in single precision."""
         first, second = inputs["x"].float().chunk(2, dim=2)
-        cosine, sine = inputs["cosines"][:, None], inputs["sines"][:, None]
+        cosine = inputs["cosines"][:, None]
+        sine = inputs["sines"][:, None]
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=2)
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return three operations per element, and all tensors moved once."""
         tokens, heads, width = (1.0 * problem[name] for name in ("tokens", "heads", "width"))
-        return Cost(3.0 * tokens * heads * width, 4.0 * tokens * width * (heads + 1.0))
+        operations = 3.0 * tokens * heads * width
+
+        # X and Y in 16 bits; a cosine and a sine in 32 bits per pair of elements.
+        moved_bytes = 4.0 * tokens * width * (heads + 1.0)
+        return Cost(operations, moved_bytes)
 
 
 class _OfMatrix(BreadthKernel):
-    """A kernel that moves a matrix."""
+    """A kernel that moves a matrix, a tile per program.
+
+    Attributes:
+        program: The function in Triton. Its arguments are the inputs, the output, and the sizes.
+        reads: The names of the inputs, in the order of the function's arguments.
+        matrices: The number of matrices that move.
+    """
 
     tolerance = 2e-3
     sizes = SIZES
     tiles: ClassVar = {"BLOCK_R": (1, 4, 16, 32), "BLOCK_C": (64, 128, 256, 512)}
     usual: ClassVar = {"BLOCK_R": 16, "BLOCK_C": 256, "num_warps": 4, "num_stages": 1}
-    matrices = 2.0
+    program: ClassVar[Any]
+    reads: ClassVar[tuple[str, ...]]
+    matrices: ClassVar[float] = 2.0
+
+    @abstractmethod
+    def output(self, inputs: Inputs) -> torch.Tensor:
+        """Return the tensor that a launch on ``inputs`` writes."""
+
+    def grid(self, problem: Problem, config: Configuration) -> tuple[int, ...]:
+        """Return the tiles along rows and columns."""
+        rows, columns = sizes_of(problem, "R", "C")
+        return (
+            triton.cdiv(rows, int(config["BLOCK_R"])),
+            triton.cdiv(columns, int(config["BLOCK_C"])),
+        )
+
+    def extents(self, problem: Problem) -> list[int]:
+        """Return the sizes that the function is told: rows and columns."""
+        return sizes_of(problem, "R", "C")
+
+    def launches(
+        self, problem: Problem, config: Configuration, inputs: Inputs
+    ) -> tuple[list[JitLaunch], Any]:
+        """Return the launch, and the output."""
+        output = self.output(inputs)
+        read = [inputs[name] for name in self.reads]
+        arguments = (*read, output, *self.extents(problem))
+        return [
+            JitLaunch(self.program, self.grid(problem, config), arguments, dict(config))
+        ], output
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return an operation per element, and all matrices moved once."""
@@ -137,23 +199,31 @@ class Swiglu(_OfMatrix):
     name = "triton_swiglu"
     tiles: ClassVar = {"BLOCK": (256, 512, 1024, 2048, 4096, 8192)}
     usual: ClassVar = {"BLOCK": 1024, "num_warps": 4, "num_stages": 1}
+    program = _swiglu
+    reads = ("gate", "up")
     matrices = 3.0
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return both halves, standard normal."""
         shape = tuple(sizes_of(problem, "R", "C"))
-        names = ("gate", "up")
-        return {name: normal(shape, "fp16", self, 2 * seed + i) for i, name in enumerate(names)}
+        return {
+            "gate": normal(shape, "fp16", self, 2 * seed),
+            "up": normal(shape, "fp16", self, 2 * seed + 1),
+        }
 
-    def launches(
-        self, problem: Problem, config: Configuration, inputs: Inputs
-    ) -> tuple[list[JitLaunch], Any]:
-        """Return the launch, and Y."""
-        gate, up = inputs["gate"], inputs["up"]
-        y = torch.empty_like(gate)
-        size = gate.numel()
-        grid = (triton.cdiv(size, int(config["BLOCK"])),)
-        return [JitLaunch(_swiglu, grid, (gate, up, y, size), dict(config))], y
+    def output(self, inputs: Inputs) -> torch.Tensor:
+        """Return Y."""
+        return torch.empty_like(inputs["gate"])
+
+    def grid(self, problem: Problem, config: Configuration) -> tuple[int, ...]:
+        """Return the blocks of all elements in one line."""
+        (size,) = self.extents(problem)
+        return (triton.cdiv(size, int(config["BLOCK"])),)
+
+    def extents(self, problem: Problem) -> list[int]:
+        """Return the number of elements."""
+        rows, columns = sizes_of(problem, "R", "C")
+        return [rows * columns]
 
     def reference(self, inputs: Inputs) -> Any:
         """Return Y in single precision."""
@@ -166,19 +236,18 @@ class Transpose(_OfMatrix):
     name = "triton_transpose"
     tiles: ClassVar = {"BLOCK_R": (16, 32, 64, 128), "BLOCK_C": (16, 32, 64, 128)}
     usual: ClassVar = {"BLOCK_R": 64, "BLOCK_C": 64, "num_warps": 4, "num_stages": 1}
+    program = _transpose
+    reads = ("x",)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return X, standard normal."""
         return {"x": normal(tuple(sizes_of(problem, "R", "C")), "fp16", self, seed)}
 
-    def launches(
-        self, problem: Problem, config: Configuration, inputs: Inputs
-    ) -> tuple[list[JitLaunch], Any]:
-        """Return the launch, and Y."""
-        r, c = sizes_of(problem, "R", "C")
+    def output(self, inputs: Inputs) -> torch.Tensor:
+        """Return Y."""
         x = inputs["x"]
-        y = torch.empty((c, r), dtype=x.dtype, device=x.device)
-        return [JitLaunch(_transpose, _grid(problem, config), (x, y, r, c), dict(config))], y
+        rows, columns = x.shape
+        return torch.empty((columns, rows), dtype=x.dtype, device=x.device)
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the transpose."""
@@ -189,22 +258,19 @@ class Scatter(_OfMatrix):
     """Rows written to other places, as the tokens of experts are."""
 
     name = "triton_scatter"
+    program = _scatter
+    reads = ("x", "places")
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return X, standard normal, and a permutation of its rows."""
-        r, c = sizes_of(problem, "R", "C")
+        rows, columns = sizes_of(problem, "R", "C")
         device = torch_device(self)
-        places = torch.randperm(r, generator=seeded(device, 2 * seed + 1), device=device)
-        return {"x": normal((r, c), "fp16", self, 2 * seed), "places": places}
+        places = torch.randperm(rows, generator=seeded(device, 2 * seed + 1), device=device)
+        return {"x": normal((rows, columns), "fp16", self, 2 * seed), "places": places}
 
-    def launches(
-        self, problem: Problem, config: Configuration, inputs: Inputs
-    ) -> tuple[list[JitLaunch], Any]:
-        """Return the launch, and Y."""
-        r, c = sizes_of(problem, "R", "C")
-        y = torch.empty_like(inputs["x"])
-        arguments = (inputs["x"], inputs["places"], y, r, c)
-        return [JitLaunch(_scatter, _grid(problem, config), arguments, dict(config))], y
+    def output(self, inputs: Inputs) -> torch.Tensor:
+        """Return Y."""
+        return torch.empty_like(inputs["x"])
 
     def reference(self, inputs: Inputs) -> Any:
         """Return Y."""
@@ -213,21 +279,13 @@ class Scatter(_OfMatrix):
         return y
 
 
-def _grid(problem: Problem, config: Configuration) -> tuple[int, int]:
-    """Return the tiles along rows and columns."""
-    r, c = sizes_of(problem, "R", "C")
-    return triton.cdiv(r, int(config["BLOCK_R"])), triton.cdiv(c, int(config["BLOCK_C"]))
-
-
 def cases() -> list[Case]:
     """Return the cases of this file."""
-    moved = (
-        {"R": 64, "C": 4096},
-        {"R": 128, "C": 2048},
-        {"R": 4096, "C": 4096},
-        {"R": 16384, "C": 2048},
-        {"R": 8192, "C": 5000},
-    )
+    # The first two problems have less than a wave of programs, of which some kernels have more.
+    large = ({"R": 4096, "C": 4096}, {"R": 16384, "C": 2048}, {"R": 8192, "C": 5000})
+    gated = ({"R": 8, "C": 11008}, {"R": 16, "C": 4096}, *large)
+    transposed = ({"R": 512, "C": 512}, {"R": 256, "C": 1024}, *large)
+    scattered = ({"R": 64, "C": 4096}, {"R": 128, "C": 2048}, *large)
     return [
         Rotary().case(
             "rotary",
@@ -240,9 +298,7 @@ def cases() -> list[Case]:
             ),
             {"tokens": 10, "heads": 6, "width": 64},
         ),
-        Swiglu().case("SwiGLU", ({"R": 8, "C": 11008}, {"R": 16, "C": 4096}, *moved[2:]), SMALL),
-        Transpose().case(
-            "transpose", ({"R": 512, "C": 512}, {"R": 256, "C": 1024}, *moved[2:]), SMALL
-        ),
-        Scatter().case("scatter", moved, SMALL),
+        Swiglu().case("SwiGLU", gated, SMALL),
+        Transpose().case("transpose", transposed, SMALL),
+        Scatter().case("scatter", scattered, SMALL),
     ]

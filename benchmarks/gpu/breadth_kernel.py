@@ -1,4 +1,8 @@
-"""What the kernels of `breadth.py` share: cases, evenly thinned lists, several outputs."""
+"""What the kernels of `breadth.py` share: cases, evenly thinned lists, several outputs.
+
+A file of kernels has, in this order: its problems, tiles and defaults; its Triton functions; a
+class per kernel, which makes inputs, launches and a plain reference in torch; and its cases.
+"""
 
 import itertools
 from collections.abc import Mapping
@@ -70,16 +74,20 @@ def evenly_drawn(knobs: Knobs, count: int, seed: int = 0) -> list[Configuration]
     ]
     if len(product) <= count:
         return product
+
     rng = np.random.default_rng(seed)
     drawn: dict[Configuration, None] = {}
     while len(drawn) < count:
-        columns = {}
+        # A hypercube: per parameter, all its values in turn, in random order.
+        value_indices = {}
         for name, values in knobs.items():
             each_once = rng.permutation(len(values))
-            columns[name] = rng.permutation(np.resize(each_once, count))
-        for i in range(count):
-            values_of_one = {name: knobs[name][int(columns[name][i])] for name in knobs}
-            drawn.setdefault(Configuration(values_of_one))
+            value_indices[name] = rng.permutation(np.resize(each_once, count))
+
+        # Its rows are configurations. Some may be equal: another hypercube fills the list.
+        for row in range(count):
+            config = {name: knobs[name][int(value_indices[name][row])] for name in knobs}
+            drawn.setdefault(Configuration(config))
     return list(drawn)[:count]
 
 
@@ -128,14 +136,23 @@ class BreadthKernel(TritonKernel):
 
     def relative_error(self, output: Any, expected: Any) -> float:
         """Return the largest error of all outputs."""
-        pairs = zip(_tensors(output), _tensors(expected), strict=True)
-        return max(super(BreadthKernel, self).relative_error(*pair) for pair in pairs)
+        errors = []
+        for tensor, expected_tensor in zip(_tensors(output), _tensors(expected), strict=True):
+            errors.append(super().relative_error(tensor, expected_tensor))
+        return max(errors)
 
     def case(
         self, name: str, sizes: tuple[Mapping[str, Value], ...], small: Mapping[str, Value]
     ) -> Case:
         """Return a case with this kernel's list."""
-        return Case(name, self, sizes, small, self.tiles, Configuration(self.usual))
+        return Case(
+            name=name,
+            kernel=self,
+            sizes=sizes,
+            small=small,
+            tiles=self.tiles,
+            default=Configuration(self.usual),
+        )
 
 
 def launch_options(config: Configuration) -> dict[str, Any]:
@@ -149,4 +166,5 @@ def sizes_of(problem: Problem, *names: str) -> list[int]:
 
 
 def _tensors(output: Any) -> tuple[torch.Tensor, ...]:
+    """Return all outputs of a kernel that returns one, or a tuple."""
     return output if isinstance(output, tuple) else (output,)

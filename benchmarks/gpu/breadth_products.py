@@ -22,10 +22,13 @@ from foretune.kernel import Inputs
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
 
+# The usual tile and launch, and the tiles of lists.
 TILE = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8}
 LAUNCH = {"num_warps": 8, "num_stages": 3}
 TILES = {"BLOCK_M": (32, 64, 128), "BLOCK_N": (64, 128, 256), "BLOCK_K": (32, 64, 128)}
 DEEP_TILES = {"BLOCK_M": (32, 64, 128), "BLOCK_N": (64, 128, 256), "BLOCK_K": (64, 128)}
+
+# Problems: the first two have less than a wave of programs.
 PRODUCTS = (
     {"M": 256, "N": 1024, "K": 4096},
     {"M": 512, "N": 512, "K": 2048},
@@ -55,22 +58,30 @@ def _product_of_fp32(
     GROUP_M: tl.constexpr,
 ):
     """Multiply one tile of C = A B in single precision, or in TF32."""
+    # Programs that run at once share rows of A and columns of B in the cache.
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     pid_m, pid_n = tile_position(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
     m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
+
+    # Rows and columns beyond the edge wrap around, so that loads need no mask for them: what they
+    # give is not stored.
     a_at = a + (m % M)[:, None] * stride_am + k[None, :] * stride_ak
     b_at = b + k[:, None] * stride_bk + (n % N)[None, :] * stride_bn
+
+    # Walk along K. Terms beyond the edge are zero.
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, K, BLOCK_K):
         inside = k < K - start
-        x = tl.load(a_at, mask=inside[None, :], other=0.0)
-        y = tl.load(b_at, mask=inside[:, None], other=0.0)
-        total = tl.dot(x, y, total, input_precision=PRECISION)
+        a_tile = tl.load(a_at, mask=inside[None, :], other=0.0)
+        b_tile = tl.load(b_at, mask=inside[:, None], other=0.0)
+        total = tl.dot(a_tile, b_tile, total, input_precision=PRECISION)
         a_at += BLOCK_K * stride_ak
         b_at += BLOCK_K * stride_bk
+
+    # C is row-major in every layout.
     mask = (m < M)[:, None] & (n < N)[None, :]
     tl.store(c + m[:, None] * N + n[None, :], total, mask=mask)
 
@@ -104,21 +115,36 @@ class Tf32Gemm(BreadthKernel):
         """Return A and B, standard normal, in the problem's layout."""
         m, n, k = sizes_of(problem, "M", "N", "K")
         layout = str(problem["layout"])
-        a = normal((k, m) if layout[0] == "t" else (m, k), "fp32", self, 2 * seed)
-        b = normal((n, k) if layout[1] == "t" else (k, n), "fp32", self, 2 * seed + 1)
-        return {"a": a.t() if layout[0] == "t" else a, "b": b.t() if layout[1] == "t" else b}
+        layout_a = layout[0]
+        layout_b = layout[1]
+        a_seed = 2 * seed
+        b_seed = 2 * seed + 1
+
+        # A column-major matrix is the transpose of a row-major one.
+        if layout_a == "t":
+            a = normal((k, m), "fp32", self, a_seed).t()
+        else:
+            a = normal((m, k), "fp32", self, a_seed)
+        if layout_b == "t":
+            b = normal((n, k), "fp32", self, b_seed).t()
+        else:
+            b = normal((k, n), "fp32", self, b_seed)
+        return {"a": a, "b": b}
 
     def launches(
         self, problem: Problem, config: Configuration, inputs: Inputs
     ) -> tuple[list[JitLaunch], Any]:
         """Return the launch that multiplies, and C."""
-        a, b = inputs["a"], inputs["b"]
+        a = inputs["a"]
+        b = inputs["b"]
         m, n, k = sizes_of(problem, "M", "N", "K")
         c = torch.empty((m, n), dtype=a.dtype, device=a.device)
-        tiles = triton.cdiv(m, int(config["BLOCK_M"])) * triton.cdiv(n, int(config["BLOCK_N"]))
+
+        tiles_m = triton.cdiv(m, int(config["BLOCK_M"]))
+        tiles_n = triton.cdiv(n, int(config["BLOCK_N"]))
         arguments = (a, b, c, m, n, k, *a.stride(), *b.stride())
         options = {**config, "PRECISION": str(problem["precision"])}
-        return [JitLaunch(_product_of_fp32, (tiles,), arguments, options)], c
+        return [JitLaunch(_product_of_fp32, (tiles_m * tiles_n,), arguments, options)], c
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the product in double precision, which torch never rounds to TF32."""
@@ -131,7 +157,9 @@ class Tf32Gemm(BreadthKernel):
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 2·M·N·K operations and each matrix moved once."""
         m, n, k = (1.0 * problem[name] for name in "MNK")
-        return Cost(2.0 * m * n * k, 4.0 * (m * k + k * n + m * n), "tf32")
+        operations = 2.0 * m * n * k
+        moved_bytes = 4.0 * (m * k + k * n + m * n)
+        return Cost(operations, moved_bytes, "tf32")
 
 
 @triton.jit
@@ -155,22 +183,28 @@ def _convolution(
     """Multiply a tile of output pixels (M) by filters (N); the sum is over taps and channels."""
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+
+    # Where in X does the window of each output pixel begin?
     image = m // (out_height * out_width)
     row = m // out_width % out_height
     column = m % out_width
     corner = (image * height + row) * width + column
+
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, K, BLOCK_K):
+        # The tap and the channel of each term of the sum, and how far it is from the corner.
         k = start + tl.arange(0, BLOCK_K)
-        # The tap and the channel of each term of the sum.
         tap = k // C
         channel = k % C
         shift = (tap // R * width + tap % R) * C + channel
+
+        # Gather the pixels: no matrix of windows is ever written to memory.
         x_inside = (m < M)[:, None] & (k < K)[None, :]
         w_inside = (k < K)[:, None] & (n < N)[None, :]
         pixels = tl.load(x + corner[:, None] * C + shift[None, :], mask=x_inside, other=0.0)
         filters = tl.load(w + n[None, :] * K + k[:, None], mask=w_inside, other=0.0)
         total = multiply_add(pixels, filters, total)
+
     mask = (m < M)[:, None] & (n < N)[None, :]
     tl.store(y + m[:, None] * N + n[None, :], total.to(y.dtype.element_ty), mask=mask)
 
@@ -203,115 +237,156 @@ class Convolution(BreadthKernel):
     ) -> tuple[list[JitLaunch], Any]:
         """Return the launch that convolves, and the output, one row per pixel."""
         images, h, c, f, r = sizes_of(problem, "images", "H", "C", "F", "R")
+        x = inputs["x"]
+        weights = inputs["weights"]
+
+        # As a product: a row per output pixel, a column per filter, a term per tap and channel.
         out = h - r + 1
         m = images * out * out
         k = r * r * c
-        x, w = inputs["x"], inputs["weights"]
         y = torch.empty((m, f), dtype=x.dtype, device=x.device)
-        grid = triton.cdiv(m, int(config["BLOCK_M"])), triton.cdiv(f, int(config["BLOCK_N"]))
-        arguments = (x, w, y, m, f, k, h, h, out, out)
-        return [JitLaunch(_convolution, grid, arguments, {**config, "C": c, "R": r})], y
+
+        grid = (triton.cdiv(m, int(config["BLOCK_M"])), triton.cdiv(f, int(config["BLOCK_N"])))
+        arguments = (x, weights, y, m, f, k, h, h, out, out)
+        options = {**config, "C": c, "R": r}
+        return [JitLaunch(_convolution, grid, arguments, options)], y
 
     def reference(self, inputs: Inputs) -> Any:
         """Return torch's convolution in double precision, which is never rounded to TF32."""
+        # torch's order of axes is NCHW.
         x = inputs["x"].double().permute(0, 3, 1, 2)
-        w = inputs["weights"].double().permute(0, 3, 1, 2)
-        y = torch.nn.functional.conv2d(x, w).permute(0, 2, 3, 1)
+        weights = inputs["weights"].double().permute(0, 3, 1, 2)
+        y = torch.nn.functional.conv2d(x, weights).permute(0, 2, 3, 1)
         return y.reshape(-1, y.shape[3])
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 2·R²·C operations per output, and all tensors moved once."""
         images, h, c, f, r = (1.0 * problem[n] for n in ("images", "H", "C", "F", "R"))
         pixels = images * (h - r + 1.0) ** 2
-        moved = images * h * h * c + f * r * r * c + pixels * f
-        return Cost(2.0 * pixels * f * r * r * c, 2.0 * moved, "fp16")
+        operations = 2.0 * pixels * f * r * r * c
+        moved_elements = images * h * h * c + f * r * r * c + pixels * f
+        return Cost(operations, 2.0 * moved_elements, "fp16")
 
 
 def cases() -> list[Case]:
     """Return the cases of this file."""
+    return [
+        *_plain_products(),
+        _split_products(),
+        _grouped_products(),
+        _quantized_products(),
+        _convolutions(),
+    ]
+
+
+def _plain_products() -> list[Case]:
+    """Return products in fp16, fp8 and TF32; one program per tile, and no split sums."""
     gemm = TritonGemm()
-    whole = {"SPLIT_K": (1,), "PERSISTENT": (False,), "GROUP_M": (8,)}
-    alone = {"SPLIT_K": 1, "PERSISTENT": False}
+    tiles = {**TILES, "SPLIT_K": (1,), "PERSISTENT": (False,), "GROUP_M": (8,)}
+    default = {**TILE, "SPLIT_K": 1, "PERSISTENT": False, **LAUNCH}
     fp8 = {"dtype": "fp8"}
-    split = {**TILES, "BLOCK_M": (16, 64), "BLOCK_N": (64, 128), "SPLIT_K": (2, 4, 8)}
-    experts = {"experts": 8, "top_k": 2, "N": 4096, "K": 4096}
-    convolution = {"C": 128, "F": 128, "R": 3}
     return [
         Case(
-            "GEMM fp16",
-            gemm,
-            PRODUCTS,
-            SMALL,
-            {**TILES, **whole},
-            Configuration({**TILE, **alone, **LAUNCH}),
+            name="GEMM fp16",
+            kernel=gemm,
+            sizes=PRODUCTS,
+            small=SMALL,
+            tiles=tiles,
+            default=Configuration(default),
         ),
         Case(
-            "GEMM fp8",
-            gemm,
-            tuple({**sizes, **fp8} for sizes in PRODUCTS),
-            {**SMALL, **fp8},
-            {**TILES, **whole},
-            Configuration({**TILE, **alone, **LAUNCH, "BLOCK_K": 128}),
+            name="GEMM fp8",
+            kernel=gemm,
+            sizes=tuple({**sizes, **fp8} for sizes in PRODUCTS),
+            small={**SMALL, **fp8},
+            tiles=tiles,
+            default=Configuration({**default, "BLOCK_K": 128}),
         ),
         Tf32Gemm().case("GEMM TF32", PRODUCTS, SMALL),
-        Case(
-            "GEMM split-K",
-            gemm,
-            (
-                {"M": 16, "N": 1024, "K": 8192, "dtype": "bf16"},
-                {"M": 64, "N": 512, "K": 16384, "dtype": "bf16"},
-                {"M": 16, "N": 28672, "K": 8192, "dtype": "bf16"},
-                {"M": 64, "N": 14336, "K": 4096, "dtype": "bf16"},
-                {"M": 128, "N": 8192, "K": 8192, "dtype": "bf16"},
-            ),
-            {**SMALL, "K": 512},
-            {**split, "PERSISTENT": (False,), "GROUP_M": (8,)},
-            Configuration({**TILE, "BLOCK_M": 64, **LAUNCH, "SPLIT_K": 4, "PERSISTENT": False}),
-        ),
-        Case(
-            "GEMM grouped",
-            TritonGroupedGemm(),
-            (
-                {"tokens": 16, **experts, "N": 512},
-                {"tokens": 64, **experts, "N": 512},
-                {"tokens": 512, **experts},
-                {"tokens": 2048, **experts},
-                {"tokens": 4096, **experts, "N": 2048},
-            ),
-            {"tokens": 32, "experts": 4, "top_k": 2, "N": 64, "K": 128},
-            {**TILES, "PERSISTENT": (False,), "GROUP_M": (8,)},
-            Configuration({**TILE, **LAUNCH, "PERSISTENT": False}),
-        ),
-        Case(
-            "GEMM int4 weights",
-            TritonQuantizedGemm(),
-            (
-                {"M": 16, "N": 2048, "K": 4096},
-                {"M": 64, "N": 4096, "K": 4096},
-                {"M": 16, "N": 28672, "K": 4096},
-                {"M": 512, "N": 14336, "K": 4096},
-                {"M": 2048, "N": 4096, "K": 4096},
-            ),
-            {"M": 32, "N": 64, "K": 256},
-            {
-                "BLOCK_M": (16, 32, 64, 128),
-                "BLOCK_N": (64, 128, 256),
-                "BLOCK_K": (32, 64, 128),
-                "GROUP_M": (8,),
-                "SPLIT_K": (1,),
-                "ORDER": ("n",),
-            },
-            Configuration({**TILE, **LAUNCH, "BLOCK_M": 64, "SPLIT_K": 1, "ORDER": "n"}),
-        ),
-        Convolution().case(
-            "convolution",
-            (
-                {"images": 1, "H": 30, **convolution},
-                {"images": 1, "H": 58, **convolution},
-                {"images": 32, "H": 58, **convolution},
-                {"images": 64, "H": 30, "C": 256, "F": 256, "R": 3},
-                {"images": 32, "H": 56, "C": 256, "F": 512, "R": 1},
-            ),
-            {"images": 2, "H": 8, "C": 16, "F": 32, "R": 3},
-        ),
     ]
+
+
+def _split_products() -> Case:
+    """Return products of few rows, whose long sums are split over programs."""
+    bf16 = {"dtype": "bf16"}
+    return Case(
+        name="GEMM split-K",
+        kernel=TritonGemm(),
+        sizes=(
+            {"M": 16, "N": 1024, "K": 8192, **bf16},
+            {"M": 64, "N": 512, "K": 16384, **bf16},
+            {"M": 16, "N": 28672, "K": 8192, **bf16},
+            {"M": 64, "N": 14336, "K": 4096, **bf16},
+            {"M": 128, "N": 8192, "K": 8192, **bf16},
+        ),
+        small={**SMALL, "K": 512},
+        tiles={
+            "BLOCK_M": (16, 64),
+            "BLOCK_N": (64, 128),
+            "BLOCK_K": TILES["BLOCK_K"],
+            "SPLIT_K": (2, 4, 8),
+            "PERSISTENT": (False,),
+            "GROUP_M": (8,),
+        },
+        default=Configuration({**TILE, "BLOCK_M": 64, **LAUNCH, "SPLIT_K": 4, "PERSISTENT": False}),
+    )
+
+
+def _grouped_products() -> Case:
+    """Return the products of the tokens of eight experts."""
+    experts = {"experts": 8, "top_k": 2, "N": 4096, "K": 4096}
+    return Case(
+        name="GEMM grouped",
+        kernel=TritonGroupedGemm(),
+        sizes=(
+            {"tokens": 16, **experts, "N": 512},
+            {"tokens": 64, **experts, "N": 512},
+            {"tokens": 512, **experts},
+            {"tokens": 2048, **experts},
+            {"tokens": 4096, **experts, "N": 2048},
+        ),
+        small={"tokens": 32, "experts": 4, "top_k": 2, "N": 64, "K": 128},
+        tiles={**TILES, "PERSISTENT": (False,), "GROUP_M": (8,)},
+        default=Configuration({**TILE, **LAUNCH, "PERSISTENT": False}),
+    )
+
+
+def _quantized_products() -> Case:
+    """Return products with weights of four bits."""
+    return Case(
+        name="GEMM int4 weights",
+        kernel=TritonQuantizedGemm(),
+        sizes=(
+            {"M": 16, "N": 2048, "K": 4096},
+            {"M": 64, "N": 4096, "K": 4096},
+            {"M": 16, "N": 28672, "K": 4096},
+            {"M": 512, "N": 14336, "K": 4096},
+            {"M": 2048, "N": 4096, "K": 4096},
+        ),
+        small={"M": 32, "N": 64, "K": 256},
+        tiles={
+            "BLOCK_M": (16, 32, 64, 128),
+            "BLOCK_N": (64, 128, 256),
+            "BLOCK_K": (32, 64, 128),
+            "GROUP_M": (8,),
+            "SPLIT_K": (1,),
+            "ORDER": ("n",),
+        },
+        default=Configuration({**TILE, **LAUNCH, "BLOCK_M": 64, "SPLIT_K": 1, "ORDER": "n"}),
+    )
+
+
+def _convolutions() -> Case:
+    """Return layers of a network of images: filters of 3 × 3, and of 1 × 1."""
+    layer = {"C": 128, "F": 128, "R": 3}
+    return Convolution().case(
+        "convolution",
+        (
+            {"images": 1, "H": 30, **layer},
+            {"images": 1, "H": 58, **layer},
+            {"images": 32, "H": 58, **layer},
+            {"images": 64, "H": 30, "C": 256, "F": 256, "R": 3},
+            {"images": 32, "H": 56, "C": 256, "F": 512, "R": 1},
+        ),
+        {"images": 2, "H": 8, "C": 16, "F": 32, "R": 3},
+    )

@@ -1,9 +1,15 @@
-"""Kernels of `breadth.py` that reduce rows: norms, softmax, cross entropy, quantization."""
+"""Kernels of `breadth.py` that reduce rows: norms, softmax, cross entropy, quantization.
+
+Each walks along a row twice, in blocks of columns: the first time to sum up what the whole row
+decides, the second time to write. The second walk finds most of the row in the cache. What they
+share in Python is in `_OfRows`.
+"""
 
 import sys
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import triton
@@ -25,6 +31,8 @@ PARTS = 512
 """Partial sums of the gradient of weights: every part takes each `PARTS`-th row."""
 LARGEST_FP8 = 448.0
 """The largest number of fp8 with four bits of exponent."""
+
+# Problems: the first two have less than a wave of programs.
 SIZES = {"R": "rows", "C": "columns"}
 SHAPES = (
     {"R": 16, "C": 4096},
@@ -34,6 +42,8 @@ SHAPES = (
     {"R": 8192, "C": 5000},
 )
 SMALL = {"R": 20, "C": 100}
+
+# Columns of a block: values of lists, and the default.
 BLOCKS = {"BLOCK": (512, 1024, 2048, 4096)}
 USUAL = {"BLOCK": 1024, "num_warps": 4, "num_stages": 2}
 
@@ -54,13 +64,17 @@ def _layer_norm_backward(
     STAGES: tl.constexpr,
 ):
     """Compute dX of every n-th row in two walks; add up what it adds to the weights' gradients."""
+    # Programs are fewer than rows: each writes one partial sum of the weights' gradients.
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     c = tl.arange(0, BLOCK)
     for row in range(part, rows, parts):
+        # What the forward pass kept of this row.
         at = row * columns
         center = tl.load(mean + row)
         scale = tl.load(rstd + row)
+
+        # First walk: how much of the gradient changes only the row's deviation, or its mean?
         of_norm = tl.zeros((BLOCK,), tl.float32)
         of_mean = tl.zeros((BLOCK,), tl.float32)
         for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
@@ -72,6 +86,8 @@ def _layer_norm_backward(
             of_mean += g * weight
         norm_share = tl.sum(of_norm, axis=0) / columns
         mean_share = tl.sum(of_mean, axis=0) / columns
+
+        # Second walk: dX is the gradient without these two parts.
         for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
             inside = start + c < columns
             v = tl.load(x + at + start + c, mask=inside, other=0.0).to(tl.float32)
@@ -80,6 +96,7 @@ def _layer_norm_backward(
             normed = (v - center) * scale
             result = (g * weight - normed * norm_share - mean_share) * scale
             tl.store(dx + at + start + c, result.to(dx.dtype.element_ty), mask=inside)
+
             # The first row of a part replaces what is there, the others add to it.
             sums = part * columns + start + c
             added = inside & (tl.full((BLOCK,), row - part, tl.int32) > 0)
@@ -92,6 +109,8 @@ def _softmax_backward(y, dy, dx, rows, columns, BLOCK: tl.constexpr, STAGES: tl.
     """Compute one row of dX in two walks."""
     at = tl.program_id(0).to(tl.int64) * columns
     c = tl.arange(0, BLOCK)
+
+    # First walk: the mean of the gradient, weighted by the softmax.
     sums = tl.zeros((BLOCK,), tl.float32)
     for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
         inside = start + c < columns
@@ -99,6 +118,8 @@ def _softmax_backward(y, dy, dx, rows, columns, BLOCK: tl.constexpr, STAGES: tl.
         g = tl.load(dy + at + start + c, mask=inside, other=0.0).to(tl.float32)
         sums += out * g
     total = tl.sum(sums, axis=0)
+
+    # Second walk: only what differs from that mean changes the softmax.
     for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
         inside = start + c < columns
         out = tl.load(y + at + start + c, mask=inside, other=0.0).to(tl.float32)
@@ -113,6 +134,9 @@ def _cross_entropy(x, labels, loss, dx, rows, columns, BLOCK: tl.constexpr, STAG
     at = row * columns
     label = tl.load(labels + row)
     c = tl.arange(0, BLOCK)
+
+    # First walk: the sum of exponentials, relative to the largest score so far so that none
+    # overflows. Each thread has its own largest score.
     top = tl.full((BLOCK,), -1e30, tl.float32)
     sums = tl.zeros((BLOCK,), tl.float32)
     for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
@@ -121,10 +145,14 @@ def _cross_entropy(x, labels, loss, dx, rows, columns, BLOCK: tl.constexpr, STAG
         higher = tl.maximum(top, v)
         sums = sums * tl.exp(top - higher) + tl.exp(v - higher)
         top = higher
+
+    # The loss is the log of the sum over all columns, less the score of the label.
     highest = tl.max(top, axis=0)
     total = tl.sum(sums * tl.exp(top - highest), axis=0)
     log_total = highest + tl.log(total)
     tl.store(loss + row, log_total - tl.load(x + at + label).to(tl.float32))
+
+    # Second walk: the gradient is the softmax, less one at the label.
     for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
         inside = start + c < columns
         v = tl.load(x + at + start + c, mask=inside, other=0.0).to(tl.float32)
@@ -147,6 +175,8 @@ def _quantize_rows(
     row = tl.program_id(0).to(tl.int64)
     at = row * columns
     c = tl.arange(0, BLOCK)
+
+    # First walk: the largest magnitude, at least so much that no scale is zero.
     tops = tl.full((BLOCK,), 1e-12, tl.float32)
     for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
         inside = start + c < columns
@@ -154,6 +184,8 @@ def _quantize_rows(
         tops = tl.maximum(tops, tl.abs(v))
     scale = tl.max(tops, axis=0) / LARGEST
     tl.store(scales + row, scale)
+
+    # Second walk: divide and round.
     for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
         inside = start + c < columns
         v = tl.load(x + at + start + c, mask=inside, other=0.0).to(tl.float32)
@@ -161,14 +193,46 @@ def _quantize_rows(
 
 
 class _OfRows(BreadthKernel):
-    """A kernel on the rows of a matrix, which walks along a row in blocks."""
+    """A kernel on the rows of a matrix, which walks along a row in blocks.
+
+    Attributes:
+        program: The function in Triton. Its arguments are the inputs, the outputs, the numbers of
+            rows and columns, and `constants`.
+        reads: The names of the inputs, in the order of the function's arguments.
+        constants: Compile-time arguments besides those of the configuration.
+        max_programs: The largest number of programs; None: one per row.
+        moved_bytes: Bytes per element, of all matrices.
+    """
 
     tolerance = 5e-3
     sizes = SIZES
     tiles = BLOCKS
     usual = USUAL
-    moved_bytes = 6.0
-    """Per element: of all matrices."""
+    program: ClassVar[Any]
+    reads: ClassVar[tuple[str, ...]]
+    constants: ClassVar[Mapping[str, Any]] = {}
+    max_programs: ClassVar[int | None] = None
+    moved_bytes: ClassVar[float] = 6.0
+
+    @abstractmethod
+    def outputs(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        """Return the tensors that a launch on ``inputs`` writes, in the order of arguments."""
+
+    def launches(
+        self, problem: Problem, config: Configuration, inputs: Inputs
+    ) -> tuple[list[JitLaunch], Any]:
+        """Return the launch, and the output, or a tuple of several."""
+        rows, columns = sizes_of(problem, "R", "C")
+        outputs = self.outputs(inputs)
+        read = [inputs[name] for name in self.reads]
+        n_programs = min(rows, self.max_programs or rows)
+        launch = JitLaunch(
+            self.program,
+            (n_programs,),
+            (*read, *outputs, rows, columns),
+            {**launch_options(config), **self.constants},
+        )
+        return [launch], outputs if len(outputs) > 1 else outputs[0]
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return some operations per element, and all matrices moved once."""
@@ -180,6 +244,9 @@ class LayerNormBackward(_OfRows):
     """The gradients of layer norm: of X, and partial sums of those of weights and biases."""
 
     name = "triton_layer_norm_backward"
+    program = _layer_norm_backward
+    reads = ("x", "weights", "gradient", "mean", "rstd")
+    max_programs = PARTS
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return X, weights and the gradient of Y, and mean and 1/σ of each row."""
@@ -195,25 +262,21 @@ class LayerNormBackward(_OfRows):
             "rstd": torch.rsqrt(variance + EPSILON),
         }
 
-    def launches(
-        self, problem: Problem, config: Configuration, inputs: Inputs
-    ) -> tuple[list[JitLaunch], Any]:
-        """Return the launch, and the three gradients."""
-        r, c = sizes_of(problem, "R", "C")
+    def outputs(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        """Return the gradient of X, and the partial sums of those of weights and biases."""
         x = inputs["x"]
-        parts = min(r, PARTS)
+        rows, columns = x.shape
         dx = torch.empty_like(x)
-        dw = torch.empty((parts, c), device=x.device)
+        dw = torch.empty((min(rows, PARTS), columns), device=x.device)
         db = torch.empty_like(dw)
-        names = ("x", "weights", "gradient", "mean", "rstd")
-        arguments = (*(inputs[name] for name in names), dx, dw, db, r, c)
-        launch = JitLaunch(_layer_norm_backward, (parts,), arguments, launch_options(config))
-        return [launch], (dx, dw, db)
+        return dx, dw, db
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the gradients in single precision."""
         x, w, g = (inputs[name].float() for name in ("x", "weights", "gradient"))
         normed = (x - inputs["mean"][:, None]) * inputs["rstd"][:, None]
+
+        # Take out what changes only the row's mean, or its deviation.
         scaled = g * w
         centered = scaled - scaled.mean(1, keepdim=True)
         dx = centered - normed * (scaled * normed).mean(1, keepdim=True)
@@ -224,65 +287,67 @@ class SoftmaxBackward(_OfRows):
     """The gradient of a softmax of rows."""
 
     name = "triton_softmax_backward"
+    program = _softmax_backward
+    reads = ("y", "gradient")
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return Y, a softmax, and its gradient."""
         shape = tuple(sizes_of(problem, "R", "C"))
-        y = torch.softmax(normal(shape, "fp16", self, 2 * seed).float(), dim=1).half()
-        return {"y": y, "gradient": normal(shape, "fp16", self, 2 * seed + 1)}
+        scores = normal(shape, "fp16", self, 2 * seed)
+        return {
+            "y": torch.softmax(scores.float(), dim=1).half(),
+            "gradient": normal(shape, "fp16", self, 2 * seed + 1),
+        }
 
-    def launches(
-        self, problem: Problem, config: Configuration, inputs: Inputs
-    ) -> tuple[list[JitLaunch], Any]:
-        """Return the launch, and the gradient."""
-        r, c = sizes_of(problem, "R", "C")
-        dx = torch.empty_like(inputs["y"])
-        arguments = (inputs["y"], inputs["gradient"], dx, r, c)
-        return [JitLaunch(_softmax_backward, (r,), arguments, launch_options(config))], dx
+    def outputs(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        """Return the gradient of the scores."""
+        return (torch.empty_like(inputs["y"]),)
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the gradient in single precision."""
-        y, g = inputs["y"].float(), inputs["gradient"].float()
-        return y * (g - (y * g).sum(1, keepdim=True))
+        y = inputs["y"].float()
+        gradient = inputs["gradient"].float()
+        return y * (gradient - (y * gradient).sum(1, keepdim=True))
 
 
 class CrossEntropy(_OfRows):
     """The cross entropy of rows of scores, and its gradient."""
 
     name = "triton_cross_entropy"
+    program = _cross_entropy
+    reads = ("x", "labels")
     moved_bytes = 4.0
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return scores, standard normal, and labels."""
-        r, c = sizes_of(problem, "R", "C")
+        rows, columns = sizes_of(problem, "R", "C")
         device = torch_device(self)
         generator = seeded(device, 2 * seed + 1)
-        labels = torch.randint(0, c, (r,), generator=generator, device=device)
-        return {"x": normal((r, c), "fp16", self, 2 * seed), "labels": labels}
+        labels = torch.randint(0, columns, (rows,), generator=generator, device=device)
+        return {"x": normal((rows, columns), "fp16", self, 2 * seed), "labels": labels}
 
-    def launches(
-        self, problem: Problem, config: Configuration, inputs: Inputs
-    ) -> tuple[list[JitLaunch], Any]:
-        """Return the launch, and losses and gradient."""
-        r, c = sizes_of(problem, "R", "C")
+    def outputs(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        """Return the losses, and the gradient."""
         x = inputs["x"]
-        loss = torch.empty((r,), device=x.device)
-        dx = torch.empty_like(x)
-        arguments = (x, inputs["labels"], loss, dx, r, c)
-        return [JitLaunch(_cross_entropy, (r,), arguments, launch_options(config))], (loss, dx)
+        losses = torch.empty((x.shape[0],), device=x.device)
+        return losses, torch.empty_like(x)
 
     def reference(self, inputs: Inputs) -> Any:
         """Return losses and gradient in single precision."""
-        x, labels = inputs["x"].float(), inputs["labels"]
-        loss = torch.nn.functional.cross_entropy(x, labels, reduction="none")
+        x = inputs["x"].float()
+        labels = inputs["labels"]
+        losses = torch.nn.functional.cross_entropy(x, labels, reduction="none")
         one_hot = torch.nn.functional.one_hot(labels, x.shape[1])
-        return loss, torch.softmax(x, dim=1) - one_hot
+        return losses, torch.softmax(x, dim=1) - one_hot
 
 
 class QuantizedRows(_OfRows):
     """Rows in fp8, each with a scale."""
 
     name = "triton_quantize_rows"
+    program = _quantize_rows
+    reads = ("x",)
+    constants: ClassVar = {"LARGEST": LARGEST_FP8}
     tolerance = 7e-2
     moved_bytes = 3.0
 
@@ -290,16 +355,12 @@ class QuantizedRows(_OfRows):
         """Return X, standard normal."""
         return {"x": normal(tuple(sizes_of(problem, "R", "C")), "fp16", self, seed)}
 
-    def launches(
-        self, problem: Problem, config: Configuration, inputs: Inputs
-    ) -> tuple[list[JitLaunch], Any]:
-        """Return the launch, and codes and scales."""
-        r, c = sizes_of(problem, "R", "C")
+    def outputs(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        """Return codes and scales."""
         x = inputs["x"]
-        codes = torch.empty((r, c), dtype=torch.float8_e4m3fn, device=x.device)
-        scales = torch.empty((r,), device=x.device)
-        options = {**launch_options(config), "LARGEST": LARGEST_FP8}
-        return [JitLaunch(_quantize_rows, (r,), (x, codes, scales, r, c), options)], (codes, scales)
+        codes = torch.empty(tuple(x.shape), dtype=torch.float8_e4m3fn, device=x.device)
+        scales = torch.empty((x.shape[0],), device=x.device)
+        return codes, scales
 
     def reference(self, inputs: Inputs) -> Any:
         """Return codes, not rounded, and scales."""
@@ -332,12 +393,12 @@ def cases() -> list[Case]:
     }
     return [
         Case(
-            "rms norm forward",
-            TritonNorm(),
-            SHAPES,
-            SMALL,
-            norm,
-            Configuration({**USUAL, "ROWS": 1, "REDUCE": "last", "PROGRAMS": 0}),
+            name="rms norm forward",
+            kernel=TritonNorm(),
+            sizes=SHAPES,
+            small=SMALL,
+            tiles=norm,
+            default=Configuration({**USUAL, "ROWS": 1, "REDUCE": "last", "PROGRAMS": 0}),
         ),
         LayerNormBackward().case("layer norm backward", SHAPES, SMALL),
         SoftmaxBackward().case("softmax backward", SHAPES, SMALL),

@@ -1,10 +1,15 @@
 """Power and energy of kernels on a GPU: back-to-back launches, the slope of the energy counter.
 
-    PYTHONPATH=src python benchmarks/gpu/power.py --out runs         # chooses by sweep.py's times
+    PYTHONPATH=src python benchmarks/gpu/power.py --out runs
     PYTHONPATH=src python benchmarks/gpu/power.py --out runs --replay
+
+Configurations are chosen by the times of ``breadth.parquet`` in ``--out``, else of
+``sweep.parquet``; those of ``--kernels`` without times are drawn evenly.
 
 Writes ``power.parquet``, a run table, and ``power-baselines.jsonl``: idle and spin power. In a
 window are launches of a CUDA graph, with inputs in turn that the last-level cache does not hold.
+``benchmarks/shipped_power.py runs/power.parquet`` says how well the power of problems is predicted
+that were held out.
 """
 
 import argparse
@@ -12,8 +17,11 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +40,7 @@ from stage import (
 )
 
 from foretune.collect.power import slope_w
-from foretune.errors import ForetuneError
+from foretune.errors import ForetuneError, UnknownName
 from foretune.kernel import Launch
 from foretune.measurement import Measurement
 
@@ -40,15 +48,20 @@ REFERENCE_EVERY = 20
 REPLAY_MS = 25.0
 """Of work in one graph; two are in the queue, so the device never waits for the host."""
 POLL_S = 0.004
-TAIL_S = 0.15
+TAIL_S = 0.05
+"""Work goes on for so long after a window: its last tick is of a busy device."""
 MIN_LAUNCHES = 4
 MAX_LAUNCHES = 1000
 MAX_INPUT_SETS = 32
 SPIN_CYCLES = 2_000_000
 REPEATED_SHARE = 0.2
+BLOCK = 10
+"""Configurations after which some of them are metered again: ten windows, or ten seconds, later."""
+TABLES = ("breadth.parquet", "sweep.parquet")
+"""Tables of times by which configurations are chosen; the first that exists counts."""
 REFERENCE_SIZES = {"M": 4096, "N": 4096, "K": 4096, "dtype": "fp16", "cache": "warm"}
 DRAWN_PROBLEMS = 6
-"""Problems per kernel without a sweep."""
+"""Problems per kernel without a table of times."""
 DRAWN_CONFIGS = 24
 QUEUED_RUNS = 2
 
@@ -88,6 +101,10 @@ class Window:
 def main(argv: list[str] | None = None) -> None:
     stage = Stage(__doc__)
     stage.add_argument("--windows", type=int, default=150, help="configurations, repeats aside")
+    stage.add_argument(
+        "--repeated", type=share, default=REPEATED_SHARE, help="share metered twice; 1: all"
+    )
+    stage.add_argument("--kernels", nargs="*", help="default: the sweep's that have times")
     stage.add_argument("--problems", type=int, default=100, help="at most, per kernel")
     stage.add_argument("--window-s", type=float, default=1.4, help="length of a window")
     stage.add_argument("--warm-s", type=float, default=0.5, help="before a window")
@@ -96,15 +113,33 @@ def main(argv: list[str] | None = None) -> None:
     run_stage(stage, argv, "power.parquet", meter_all, report)
 
 
+def share(text: str) -> float:
+    """Return a number from 0 to 1.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: give a number from 0 to 1")
+    return value
+
+
 def meter_all(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadline) -> bool:
     """Meter what is left; return whether a launch broke the device's context."""
     jobs = [job for job in plan(options, bench) if job.key not in table.done]
     if not jobs:
         return False
-    baselines = measure_baselines(options, bench)
     ahead = bench.compiled(jobs, options.compilers)
     try:
-        for job, compiled in ahead:
+        # Processes that compile take seconds to start. The device idles and spins meanwhile.
+        with ThreadPoolExecutor(1) as starter:
+            first = starter.submit(next, ahead)
+            baselines = measure_baselines(options, bench)
+        for job, compiled in chain([first.result()], ahead):
             baselines_s = 2 * (options.idle_s + options.warm_s + TAIL_S)  # they come last, too
             if deadline.left_s < baselines_s:
                 break
@@ -119,18 +154,27 @@ def meter_all(options: argparse.Namespace, bench: Any, table: Table, deadline: D
 
 
 def plan(options: argparse.Namespace, bench: Any) -> list[Job]:
-    """Return all windows in order: each twenty begin with the reference, repeats are mixed in."""
+    """Return all windows in order: each twenty begin with the reference.
+
+    Configurations come in blocks, each of which is followed by its repeats: after an early stop,
+    the first configurations have both of their windows.
+    """
     from foretune.collect.kernels.triton_gemm import TritonGemm
 
-    # Some of the first half are repeated in the second half, among its own.
     chosen = choose(options, bench)
     rng = np.random.default_rng(1)
-    half = len(chosen) // 2
-    n_repeats = int(REPEATED_SHARE * len(chosen))
-    repeated = [chosen[i] for i in rng.permutation(half)[:n_repeats]]
-    repeats = [Job(job.kernel, job.problem, job.config, "repeat", 1) for job in repeated]
-    second_half = [*chosen[half:], *repeats]
-    order = [*chosen[:half], *(second_half[i] for i in rng.permutation(len(second_half)))]
+    order: list[Job] = []
+    for start in range(0, len(chosen), BLOCK):
+        # No kernel always follows the same other one, which heats the device.
+        of_block = chosen[start : start + BLOCK]
+        block = [of_block[i] for i in rng.permutation(len(of_block))]
+        order += block
+
+        # Repeats are in the order of their firsts, so that about as much time is between the two.
+        n_repeats = round(options.repeated * len(block))
+        repeated = sorted(rng.permutation(len(block))[:n_repeats])
+        for i in repeated:
+            order.append(Job(block[i].kernel, block[i].problem, block[i].config, "repeat", 1))
 
     gemm = TritonGemm()
     problem = gemm.problem(**REFERENCE_SIZES)
@@ -144,48 +188,32 @@ def plan(options: argparse.Namespace, bench: Any) -> list[Job]:
 
 
 def choose(options: argparse.Namespace, bench: Any) -> list[Job]:
-    """Return the configurations to meter, in random order.
+    """Return the configurations to meter: kernels take turns, and so do a kernel's problems.
 
-    From the sweep's times: for every problem in turn its default, its fastest, and then
+    From a table of times: for every problem in turn its fastest, its default, and then
     configurations far from all that were taken, by knobs and by share of the best time, where
-    all that take twice the best or more count as equally slow. Without a sweep, defaults and
-    configurations drawn evenly.
+    all that take twice the best or more count as equally slow. A kernel without times: defaults
+    and configurations drawn evenly.
     """
-    from design import kernels, problems_of
-
-    kernel_of_name = {kernel.name: kernel for kernel in kernels()}
-    sweep = options.out / "sweep.parquet"
     rng = np.random.default_rng(0)
-    if sweep.exists():
-        candidates = [_from_sweep(kernel_of_name, runs) for runs in _per_problem(sweep)]
-    else:
-        candidates = [
-            _drawn(kernel, problem, rng)
-            for kernel in kernel_of_name.values()
-            for problem in problems_of(kernel, bench.device, DRAWN_PROBLEMS)
-        ]
+    timed = _timed(options.out, bench.device.name)
+    in_turn = []
+    for kernel in _asked_for(options.kernels, timed):
+        candidates = [_from_times(kernel, runs) for runs in timed.get(kernel.name, ())]
+        if not candidates:
+            candidates = _drawn(kernel, bench.device, rng)
+        some = rng.permutation(len(candidates))[: options.problems]
+        in_turn.append(_in_turn([candidates[i] for i in some]))
 
-    # Some problems of each kernel, at random.
-    candidates_of_kernel = defaultdict[str, list[_Candidates]](list)
-    for i in rng.permutation(len(candidates)):
-        kernel = candidates[i].jobs[0].kernel
-        candidates_of_kernel[kernel.name].append(candidates[i])
-    remaining: list[_Candidates] = []
-    for of_kernel in candidates_of_kernel.values():
-        remaining += of_kernel[: options.problems]
-
-    # In each turn, every problem that has any left takes one more.
-    chosen: dict[Any, Job] = {}
-    while len(chosen) < options.windows and remaining:
-        took_one = []
-        for of_problem in remaining:
-            job = of_problem.take() if len(chosen) < options.windows else None
-            if job is not None:
-                chosen[job.key] = job
-                took_one.append(of_problem)
-        remaining = took_one
-    jobs = list(chosen.values())
-    return [jobs[i] for i in rng.permutation(len(jobs))]
+    chosen: list[Job] = []
+    while in_turn and len(chosen) < options.windows:
+        for of_kernel in list(in_turn):
+            job = next(of_kernel, None)
+            if job is None:
+                in_turn.remove(of_kernel)
+            else:
+                chosen.append(job)
+    return chosen[: options.windows]
 
 
 def meter(
@@ -402,15 +430,56 @@ def _summary(states: list[dict[str, float]]) -> dict[str, float]:
     return summary
 
 
-def _per_problem(path: Any) -> list[pd.DataFrame]:
-    """Return the first rows that are ok, per problem, with their share of the best."""
+def _asked_for(names: list[str] | None, timed: Collection[str]) -> list[Any]:
+    """Return kernels by name; for None those of the sweep that are ``timed``, or all if none is.
+
+    Raises:
+        UnknownName: Neither the sweep nor breadth has such a kernel.
+    """
+    from breadth import kernel_by_name
+    from design import kernels
+
+    if names is None:
+        of_sweep = kernels()
+        return [kernel for kernel in of_sweep if kernel.name in timed] or of_sweep
+    known = kernel_by_name()
+    for name in names:
+        if name not in known:
+            raise UnknownName("kernel", name, known)
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def _timed(folder: Path, device: str) -> dict[str, list[pd.DataFrame]]:
+    """Return what a table of times has of each kernel: per problem, with shares of the best.
+
+    Only first measurements that are ok. Empty without a table.
+
+    Raises:
+        ForetuneError: The table is of another device, or none of the stages wrote it.
+    """
     from foretune.datasets import read_runs
+    from foretune.datasets.journal import journal_path
+
+    # A stage that was killed has left its journal only.
+    of_kernel = defaultdict[str, list[pd.DataFrame]](list)
+    paths = [folder / name for name in TABLES]
+    path = next((path for path in paths if path.exists() or journal_path(path).exists()), None)
+    if path is None:
+        return of_kernel
 
     all_runs = read_runs(path)
+    if not {"role", "counter.repeat"} <= set(all_runs):
+        raise ForetuneError(f"{path} is no table of breadth.py or sweep.py: give another --out")
+    others = set(all_runs["device"]) - {device}
+    if others:
+        raise ForetuneError(f"{path} is of {min(others)}, not of {device}: give another --out")
+
     is_first = (all_runs["status"] == "ok") & (all_runs["counter.repeat"] == 0)
     runs = all_runs[is_first]
     with_share = runs.assign(share=share_of_best(runs)).reset_index(drop=True)
-    return [rows for _, rows in with_share.groupby(labels(with_share, "problem"))]
+    for _, rows in with_share.groupby(labels(with_share, "problem")):
+        of_kernel[str(rows["kernel"].iloc[0])].append(rows)
+    return of_kernel
 
 
 @dataclass
@@ -449,34 +518,56 @@ class _Candidates:
         return float(distances.min())
 
 
-def _from_sweep(kernel_of_name: dict[str, Any], runs: pd.DataFrame) -> _Candidates:
-    """Return the configurations that a sweep measured; the default and the fastest go first."""
+def _in_turn(candidates: list[_Candidates]) -> Iterator[Job]:
+    """Yield the jobs of all problems: in each turn, every problem that has any left gives one."""
+    remaining = candidates
+    while remaining:
+        gave_one = []
+        for of_problem in remaining:
+            job = of_problem.take()
+            if job is not None:
+                yield job
+                gave_one.append(of_problem)
+        remaining = gave_one
+
+
+def _from_times(kernel: Any, runs: pd.DataFrame) -> _Candidates:
+    """Return the timed configurations of a problem; the fastest and the default go first."""
     from foretune.datasets import to_measurements
 
     measured: list[Measurement] = to_measurements(runs)
-    jobs = [Job(kernel_of_name[m.kernel], m.problem, m.config, "design") for m in measured]
+    jobs = [Job(kernel, m.problem, m.config, "design") for m in measured]
 
     # Half of the distance between two configurations is their difference in speed. Speeds below
     # half of the best count as equal.
     knobs = runs.filter(like="config.").apply(lambda column: pd.factorize(column, sort=False)[0])
     scaled_knobs = knobs / knobs.max().clip(lower=1)
-    share = runs["share"].to_numpy()
-    points = np.column_stack([scaled_knobs, len(knobs.columns) * np.clip(share, 0.5, 1)])
+    speed = runs["share"].to_numpy()
+    points = np.column_stack([scaled_knobs, len(knobs.columns) * np.clip(speed, 0.5, 1)])
 
     defaults = np.flatnonzero(runs["role"].to_numpy() == "default")[:1]
-    first = [int(share.argmax()), *map(int, defaults)]
+    first = [int(speed.argmax()), *map(int, defaults)]
     return _Candidates(jobs, points, first)
 
 
-def _drawn(kernel: Any, problem: Any, rng: np.random.Generator) -> _Candidates:
-    """Return the default and configurations drawn evenly, in this order."""
-    from design import evenly
+def _drawn(kernel: Any, device: Any, rng: np.random.Generator) -> list[_Candidates]:
+    """Return problems of a kernel: the default and configurations drawn evenly, in this order."""
+    from breadth import problems_by_kernel
+    from design import evenly, kernels, problems_of
 
-    drawn = evenly(kernel.space(problem), DRAWN_CONFIGS, rng)
-    configs = dict.fromkeys([kernel.default(problem), *drawn])
-    jobs = [Job(kernel, problem, config, "design") for config in configs]
-    points = np.arange(len(jobs), dtype=float)[:, None]
-    return _Candidates(jobs, points, first=[0])
+    if kernel.name in {of_sweep.name for of_sweep in kernels()}:
+        problems = problems_of(kernel, device, DRAWN_PROBLEMS)
+    else:
+        problems = problems_by_kernel()[kernel.name]
+
+    candidates = []
+    for problem in problems:
+        drawn = evenly(kernel.space(problem), DRAWN_CONFIGS, rng)
+        configs = dict.fromkeys([kernel.default(problem), *drawn])
+        jobs = [Job(kernel, problem, config, "design") for config in configs]
+        points = np.arange(len(jobs), dtype=float)[:, None]
+        candidates.append(_Candidates(jobs, points, first=[0]))
+    return candidates
 
 
 if __name__ == "__main__":

@@ -53,11 +53,17 @@ class Part:
     writes_table: bool = True
 
 
+POWER = (
+    *("--windows", "60", "--repeated", "1", "--problems", "8"),
+    *("--window-s", "0.5", "--warm-s", "0.2", "--idle-s", "0.8"),
+    *("--kernels", "triton_gemm", "triton_attention", "triton_norm", "triton_quantized_gemm"),
+)
+"""Sixty configurations of problems that `breadth` has measured, with two windows each."""
 PARTS = (
     Part("tf32", 1.0, short=("--sizes", "2048")),
     Part("breadth", 6.0, short=("--listed", "4", "--problems", "1")),
     Part("live", 2.0, short=("--listed", "6", "--problems", "1")),
-    Part("power", 2.0),
+    Part("power", 2.0, options=POWER, short=("--windows", "6", "--compilers", "1")),
     Part("tools", 2.0, writes_table=False),
     Part("unfit", 0.75, writes_table=False),
 )

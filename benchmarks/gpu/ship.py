@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/gpu/ship.py runs nvidia-h100-80gb --system "Linux, driver 580"
 
-``--sweep``, ``--power`` and ``--verify`` say with which options the stages ran: the card's command
-has them. Then ``benchmarks/shipped.py NAME`` trains and judges the predictors.
+``--sweep``, ``--breadth``, ``--power`` and ``--verify`` say with which options the stages ran: the
+card's command has them. Then ``benchmarks/shipped.py NAME`` trains and judges the predictors.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from design import kernels
+from breadth import kernel_by_name
 from stage import markdown
 
 from foretune.datasets import DatasetCard, read_runs, write_runs
@@ -21,7 +21,7 @@ from foretune.device import find_device
 from foretune.errors import ForetuneError
 from foretune.measurement import Status
 
-STAGES = ("sweep", "power", "verify")
+STAGES = ("sweep", "breadth", "power", "verify")
 PROTOCOL = (
     "Column stage says which program measured a row, role why: default, list and spread were "
     "chosen before, near is beside the fastest so far, repeat is measured again, later; design, "
@@ -30,6 +30,10 @@ PROTOCOL = (
     "call. Times: a result is checked once against higher precision after its output was spoilt; "
     "then 6 to 20 launches (at least 3, 30 ms at most) between events, the last-level cache "
     "overwritten before each; time_ms is the median. Clocks are recorded, not locked. "
+)
+ABOUT_BREADTH = (
+    "Rows of stage breadth are whole lists, of the case that column case names: every tile with "
+    "every launch, thinned to a Latin hypercube, with the default in front. "
 )
 
 
@@ -99,7 +103,7 @@ def card_of(table: pd.DataFrame, options: argparse.Namespace) -> DatasetCard:
         system=f"{options.system}; {environment}",
         began=str(table["recorded_at"].min()),
         ended=str(table["recorded_at"].max()),
-        protocol=PROTOCOL + about_power(table),
+        protocol=PROTOCOL + about_breadth(table) + about_power(table),
         command="; ".join([*command, made]),
         licence="MIT, as Foretune",
         kernels=hashes(table),
@@ -113,16 +117,21 @@ def hashes(table: pd.DataFrame) -> dict[str, str]:
     Raises:
         ForetuneError: The code of a kernel changed since it was measured.
     """
+    known = kernel_by_name()
     found = {}
-    for kernel in kernels():
-        rows = table[table["kernel"] == kernel.name]
+    for name in dict.fromkeys(table["kernel"]):
+        kernel = known[name]
+        rows = table[table["kernel"] == name]
         measured = {str(e).split()[-1] for e in rows["environment"].unique()}
-        if not measured:
-            continue
         if measured != {kernel.source_hash[:8]}:
             raise ForetuneError(f"the code of {kernel.name} has changed since it was measured")
         found[kernel.name] = kernel.source_hash
     return found
+
+
+def about_breadth(table: pd.DataFrame) -> str:
+    """Return what its rows are, if there are any."""
+    return ABOUT_BREADTH if (table["stage"] == "breadth").any() else ""
 
 
 def about_power(table: pd.DataFrame) -> str:

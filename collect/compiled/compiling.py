@@ -46,8 +46,8 @@ def specialize(
     A kernel is a ``@triton.jit`` function, with or without decorators that keep it as ``.fn``;
     heuristics are evaluated. Arguments are tensors, torch dtypes (a pointer aligned to 16 bytes),
     numbers or None; a configuration has compile-time parameters and options of the target, such as
-    ``num_warps``. Raises UsageError if an argument is missing or unknown, or the kernel is not a
-    Triton kernel.
+    ``num_warps``. Raises UsageError if an argument is missing, unknown, or of a type that Triton
+    does not take, or the kernel is not a Triton kernel.
     """
     described = list(map(describe, args))
     named = {name: describe(value) for name, value in kwargs.items()}
@@ -56,7 +56,10 @@ def specialize(
     options = _launch_options(function, values)
     _check_arguments(function, args, options, backend)
     binder = triton_jit.create_function_from_signature(function.signature, function.params, backend)
-    bound = binder(*described, **options)
+    try:
+        bound = binder(*described, **options)
+    except TypeError as e:
+        raise UsageError(f"{function.__name__} does not take these arguments: {e}") from e
     parsed, signature, constants, attributes = function._pack_args(backend, options, *bound)
     source = ASTSource(function, signature, constants, attributes)
     return SpecializedKernel(source, parsed, target)

@@ -12,6 +12,7 @@ import pytest
 from foretune.datasets import read_runs, to_measurements
 from foretune.datasets.journal import journal_path
 from foretune.device import find_device
+from foretune.errors import ForetuneError
 from foretune.measurement import Measurement, Status
 
 pytest.importorskip("triton")
@@ -206,9 +207,70 @@ def test_recorded_gpu_reads_lists_of_breadth(replayed):
     rows = {problem.kernel for problem in problems if problem.elements}
     assert {"triton_gemm", "triton_attention_dq", "triton_chunk_state"} <= products
     assert {"triton_cross_entropy", "triton_swiglu", "triton_selective_scan"} <= rows
-    # Of the 24 cases, two are of one kernel, and split sums are not read.
+    # Of the 24 cases, three are of one kernel.
     assert len(products) + len(rows) == KERNELS - 2
+    gemm = [problem for problem in problems if problem.kernel == "triton_gemm"]
+    split = [problem for problem in gemm if "SPLIT_K" in problem.configs[0]]
+    assert (len(gemm), len(split)) == (3, 1)
+    for config, launch in zip(split[0].configs, split[0].launches, strict=True):
+        share_of_sum = launch.size_k / int(config["SPLIT_K"])
+        assert launch.steps == math.ceil(share_of_sum / int(config["BLOCK_K"]))
+        assert launch.size_k == 8192  # of the case's third problem, the first of a short run
     assert {problem.device.name for problem in problems} == {"NVIDIA H200"}
+
+
+@pytest.fixture(scope="module")
+def lists(replayed):
+    """The lists of the replayed table, as the commands after a run keep them."""
+    from recorded_lists import read_lists
+
+    return list(read_lists([replayed / "breadth.parquet"], problems=1))
+
+
+def test_shipped_table_of_breadth_has_the_same_lists(replayed, lists, tmp_path):
+    from recorded_lists import read_lists
+
+    ship = ("--system", "Linux, replayed", "--to", str(tmp_path), "--breadth=--listed 12")
+    printed("ship.py", str(replayed), "nvidia-h200", *ship)
+    card = json.loads((tmp_path / "nvidia-h200.json").read_text())
+    assert "breadth.py --out runs --listed 12" in card["command"]
+    assert "Rows of stage breadth are whole lists" in card["protocol"]
+    assert len(card["kernels"]) == KERNELS - 2
+    shipped = list(read_lists([tmp_path / "nvidia-h200.parquet"], problems=1))
+    times = {problems.kernel: problems.problems[0].time_ms.tolist() for problems in lists}
+    of_shipped = {problems.kernel: problems.problems[0].time_ms.tolist() for problems in shipped}
+    assert of_shipped == times
+
+
+def test_orders_learned_without_a_table_have_none_of_its_lists(lists):
+    from dataclasses import replace
+
+    from recorded_left_out import teaching
+
+    older = [replace(problems, table="older.parquet") for problems in lists[:3]]
+    assert teaching([*older, *lists], []) == [*older, *lists]
+    assert teaching([*older, *lists], ["runs/breadth.parquet"]) == older
+    with pytest.raises(ForetuneError, match="did you mean 'breadth"):
+        teaching(lists, ["bredth.parquet"])
+    with pytest.raises(ForetuneError, match="no table is left to learn from"):
+        teaching(lists, ["breadth.parquet"])
+
+
+def test_kept_lists_of_other_tables_are_refused(lists, replayed, tmp_path):
+    import pickle
+
+    from recorded_lists import read_or_load
+
+    table = replayed / "breadth.parquet"
+    kept = tmp_path / "lists.pickle"
+    kept.write_bytes(pickle.dumps(lists))
+    assert len(read_or_load(kept, [table], 1)) == len(lists)
+    assert len(read_or_load(kept, [], 1)) == len(lists)
+    with pytest.raises(ForetuneError, match=r"has lists of breadth\.parquet, not of mm\.parquet"):
+        read_or_load(kept, [tmp_path / "mm.parquet"], 1)
+    os.utime(kept, (0, 0))
+    with pytest.raises(ForetuneError, match=r"breadth\.parquet is newer than"):
+        read_or_load(kept, [table], 1)
 
 
 def test_breadth_unknown_case_is_named():

@@ -99,6 +99,7 @@ def test_sizes_of_tensors_are_counted_without_a_copy():
     values = {"a": without_data, "b": [np.ones(4), [1, 2]], "c": 7.0}
     assert bytes_of(values) == 2 * 15 + 8 * 4 + 8 * 2
     assert count_numbers(without_data, [np.ones(4)], 7.0) == 15 + 4 + 1
+    assert bytes_of(torch.eye(3, dtype=torch.float64).to_sparse()) == 8 * 9
 
 
 def test_contents_are_told_apart():

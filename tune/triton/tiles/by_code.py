@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretune.collect.compiled.gpu_targets import get_target
+from foretune.errors import UsageError, describe_error, warn
 from foretune.space import Configuration
 from foretune.tune.triton.kernel import LAUNCH_OPTIONS
 from foretune.tune.triton.problem_key import Call
@@ -101,13 +102,15 @@ class ShapeLaw:
 
 
 def shape_law(call: Call, configs: Sequence[Configuration]) -> ShapeLaw | None:
-    """Return the shapes of a call's blocks; None if code cannot be generated without a launch."""
+    """Return the shapes of a call's blocks; None if code cannot be generated without a launch.
+
+    Warns (ForetuneWarning) if the reason is neither the arguments nor the code of the kernel.
+    """
     if call.function is None:
         return None
     base = configs[0]
-    try:
-        shapes = _shapes(call, base)
-    except Exception:  # anything that Triton, or the user's code, raises
+    shapes = _shapes_if_compiling(call, base)
+    if shapes is None:
         return None
 
     exponents = {}
@@ -157,11 +160,8 @@ def _powers(
     base = configs[0]
     base_value = values[0]
     for value in sorted({*values} - {base_value}):
-        try:
-            changed = _shapes(call, Configuration({**base, name: value}))
-        except Exception:
-            continue
-        if len(changed.sizes) != len(shapes.sizes):
+        changed = _shapes_if_compiling(call, Configuration({**base, name: value}))
+        if changed is None or len(changed.sizes) != len(shapes.sizes):
             continue
         octaves = math.log(value / float(base_value))
         return tuple(
@@ -169,6 +169,27 @@ def _powers(
             for before, after in zip(shapes.sizes, changed.sizes, strict=True)
         )
     return None
+
+
+def _shapes_if_compiling(call: Call, config: Configuration) -> BlockShapes | None:
+    """Return the shapes of one configuration; None if its code cannot be generated.
+
+    A launch says why, so that nothing is said here: that an argument is missing or wrong
+    (UsageError), or that Triton does not compile the code. Another error would stay hidden, since
+    tuning goes on without an order: it is a warning.
+    """
+    from triton.compiler import CompilationError
+
+    try:
+        return _shapes(call, config)
+    except (UsageError, CompilationError):
+        return None
+    except Exception as e:
+        warn(
+            f"the code of {call.kernel} was not read ({describe_error(e)}): its configurations are "
+            "tried in no learned order"
+        )
+        return None
 
 
 def _shapes(call: Call, config: Configuration) -> BlockShapes:

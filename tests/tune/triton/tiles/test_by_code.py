@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from foretune import Configuration, Device, Problem
+from foretune.errors import ForetuneWarning
 from foretune.search.encoding import KernelRuns
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory, row_launches
@@ -128,6 +129,34 @@ def test_prior_without_code_is_none(arguments):
     kernel_call = call(scaled, **arguments)
     assert shape_law(kernel_call, configs) is None
     assert prior_of(kernel_call, configs) is None
+
+
+class Broken:
+    """A tensor of a library whose code fails."""
+
+    dtype = torch.float16
+
+    def data_ptr(self):
+        return 0
+
+    @property
+    def shape(self):
+        raise RuntimeError("the storage is gone")
+
+
+def test_shape_law_warns_of_an_error_that_no_launch_would_show():
+    configs = [Configuration(WIDTH=w, UNROLL=1) for w in (128, 256)]
+    kernel_call = call(scaled, x=Broken(), y=half(4096), columns=4096)
+    with pytest.warns(ForetuneWarning, match="the code of scaled was not read .*storage is gone"):
+        law = shape_law(kernel_call, configs)
+    assert law is None
+
+
+def test_shape_law_first_value_does_not_compile_is_none_in_silence():
+    """pytest makes warnings errors."""
+    kernel_call = call(scaled, x=half(4096), y=half(4096), columns=4096)
+    configs = [Configuration(WIDTH=w, UNROLL=1) for w in (100, 128)]  # 100 is no power of 2
+    assert shape_law(kernel_call, configs) is None
 
 
 def test_shape_law_skips_a_value_that_does_not_compile():
