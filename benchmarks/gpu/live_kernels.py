@@ -586,12 +586,12 @@ def cases() -> list[LiveCase]:
             # Triton's interpreter cannot multiply bf16.
             {"batch": 2, "M": 70, "N": 90, "K": 50, "dtype": "fp16"},
         ),
-        LiveCase(CumulativeSums(), matrices, {"R": 6, "C": 3000}),
-        LiveCase(ColumnSums(), matrices, {"R": 200, "C": 300}),
-        LiveCase(Stencil(), matrices, {"R": 40, "C": 600}),
+        LiveCase(CumulativeSums(), matrices, {"R": 3, "C": 2100}),
+        LiveCase(ColumnSums(), matrices, {"R": 200, "C": 70}),
+        LiveCase(Stencil(), matrices, {"R": 12, "C": 100}),
         LiveCase(
             OptimizerStep(),
             ({"size": 1 << 26}, {"size": 100_000}, {"size": 9_999_999}),
-            {"size": 10_000},
+            {"size": 3_000},
         ),
     ]
