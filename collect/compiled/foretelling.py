@@ -23,9 +23,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from foretune.collect.compiled.gpu_targets import Target
+from foretune.collect.compiled.compile_result import error_reason
+from foretune.collect.compiled.gpu_targets import TARGETS, Target
 from foretune.collect.compiled.static_features import MAX_THREADS
 from foretune.errors import UsageError
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from foretune.collect.compiled.compiling import SpecializedKernel
 
 DEFAULT_WARPS = 4
+WHOLE_NUMBERS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Options of a launch that are whole numbers."""
 CLUSTERS = (1, 2, 4, 8, 16)
 """Values of ``num_ctas``: Triton crashes with others, and NVIDIA's GPUs launch no larger ones."""
 DEFAULT_STAGES = {"cuda": 3, "hip": 2}
@@ -166,10 +170,16 @@ def foretell(
 
     ``kernel`` and ``arguments`` are as for `foretune.collect.compiled.compiling.specialize`. Code
     is generated once per configuration, and once per target, 20 to 50 ms each; a configuration
-    without code is tried on every target. Raises UsageError if an argument is missing or unknown.
+    without code is tried on every target. Raises UsageError if an argument is missing or unknown in
+    all configurations; in some, that is their reason.
+
+    Registers are not foretold: whether a small ``maxnreg`` suffices, only compiling tells.
     """
     codes = _Codes(kernel, arguments)
-    return {target.name: codes.reasons(configs, target) for target in targets}
+    reasons = {target.name: codes.reasons(configs, target) for target in targets}
+    if len(codes.misuses) == len({id(config) for config in configs}):
+        raise next(iter(codes.misuses.values()))
+    return reasons
 
 
 class _Codes:
@@ -180,6 +190,8 @@ class _Codes:
         self._arguments = arguments
         self._blocks: dict[int, BlockCode] = {}
         """By configuration. Without code on one target, another one may still have it."""
+        self.misuses: dict[int, UsageError] = {}
+        """By configuration: an argument is missing or unknown on all targets."""
 
     def reasons(self, configs: Sequence[Mapping[str, Any]], target: Target) -> list[str]:
         """Return why each configuration cannot run on a target."""
@@ -204,13 +216,10 @@ class _Codes:
 
     def _reason(self, config: Mapping[str, Any], target: Target, lacking: str) -> str:
         """Return why a configuration cannot run on a target that lacks something, or nothing."""
-        # What needs no code: threads, clusters, and the options of the target.
-        threads = config.get("num_warps", DEFAULT_WARPS) * target.warp_size
-        if threads > MAX_THREADS:
-            return f"it needs {threads} threads, {target.name} has {MAX_THREADS}"
-        blocks = config.get("num_ctas", 1)
-        if blocks not in CLUSTERS:
-            return f"a cluster has {', '.join(map(str, CLUSTERS))} blocks, not {blocks}"
+        # What needs no code: numbers, threads, clusters, and the options of the target.
+        excess = _option_excess(config, target)
+        if excess:
+            return excess
         specialized = self._specialized(config, target)
         if isinstance(specialized, str) or lacking:
             return lacking or str(specialized)
@@ -228,14 +237,19 @@ class _Codes:
 
     def _specialized(self, config: Mapping[str, Any], target: Target) -> "SpecializedKernel | str":
         """Return the kernel with a configuration's options, or why a target does not take them."""
-        from foretune.collect.compiled.compiling import specialize
+        from foretune.collect.compiled.compiling import foreign_options, specialize
 
+        # Lists for several GPUs have options of one maker.
+        foreign = foreign_options(self._kernel, config, target, TARGETS.values())
+        if foreign:
+            return f"{target.name} has no option {', '.join(foreign)}"
         try:
             return specialize(self._kernel, [], self._arguments, config, target)
-        except UsageError:
-            raise
+        except UsageError as e:
+            self.misuses[id(config)] = e
+            return str(e)
         except Exception as e:  # whatever Triton, or the user's code, raises
-            return _error_text(e)
+            return error_reason(e)
 
     def _generated(self, specialized: "SpecializedKernel") -> BlockCode | str:
         """Return the code of a configuration, or the reason why there is none."""
@@ -244,13 +258,26 @@ class _Codes:
         try:
             return BlockCode.parse(first_code(specialized, inline=True))
         except Exception as e:  # whatever Triton, or the user's code, raises
-            return _error_text(e)
+            return error_reason(e)
 
 
-def _error_text(error: Exception) -> str:
-    """Return the type of an error and its last line: Triton's errors quote the code before."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"
+def _option_excess(config: Mapping[str, Any], target: Target) -> str:
+    """Return why a target cannot launch with the options of a configuration; "" if it can."""
+    options = {name: config[name] for name in WHOLE_NUMBERS if name in config}
+    for name, value in options.items():
+        if not isinstance(value, Integral):
+            return f"{name} is {value!r}: give a whole number"
+
+    threads = options.get("num_warps", DEFAULT_WARPS) * target.warp_size
+    if threads > MAX_THREADS:
+        return f"it needs {threads} threads, {target.name} has {MAX_THREADS}"
+    blocks = options.get("num_ctas", 1)
+    if blocks not in CLUSTERS:
+        return f"a cluster has {', '.join(map(str, CLUSTERS))} blocks, not {blocks}"
+    registers = options.get("maxnreg", 1)
+    if registers < 1:
+        return f"maxnreg is {registers}: give at least 1"
+    return ""
 
 
 @dataclass

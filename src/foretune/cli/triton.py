@@ -146,7 +146,7 @@ def _foretell(
     from foretune.collect.compiled.foretelling import foretell
     from foretune.collect.compiled.gpu_targets import TARGETS
 
-    configs = [Configuration.parse(text) for text in config] or _autotuner_configs(kernel)
+    configs = _given_configs(config) or _autotuner_configs(kernel)
     problems = _problems(kernel, arg, problem_texts)
     arguments = problems[0]
     reasons_of_target = foretell(load_kernel(kernel), arguments, configs, list(TARGETS.values()))
@@ -161,6 +161,8 @@ def _foretell(
         most_frequent = max(failures, key=failures.count, default="")
         rows.append([target, may_run, most_frequent])
     output.table(kernel, ("architecture", "may run", "why not the others, for example"), rows)
+    if any("maxnreg" in config for config in configs):
+        output.say("Registers are not foretold: --target shows whether maxnreg suffices")
     if targets_without_any:
         names = ", ".join(targets_without_any)
         output.say(f"No configuration runs on {names}: add a smaller one")
@@ -269,7 +271,7 @@ def _compile(
     from foretune.collect.compiled.compile_pool import compile_configs
     from foretune.collect.compiled.gpu_targets import get_target
 
-    configs = [Configuration.parse(text) for text in config] or _autotuner_configs(kernel)
+    configs = _given_configs(config) or _autotuner_configs(kernel)
     outcomes: dict[int, CompileResult] = {}
     with progress_bar() as progress:
         progress.start("compiling", len(configs))
@@ -286,6 +288,15 @@ def _compile(
             outcomes[position] = outcome
             progress.advance(_format_config(outcome.config))
     return [outcomes[position] for position in range(len(configs))]
+
+
+def _given_configs(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the configurations of the command line; None is Python's, as in a kernel's list."""
+    parsed = [Configuration.parse(text) for text in texts]
+    return [
+        {name: None if value == "None" else value for name, value in config.items()}
+        for config in parsed
+    ]
 
 
 def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:
