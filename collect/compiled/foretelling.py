@@ -13,7 +13,11 @@ other reuse the memory. How many steps are kept at a time depends on the archite
   was there before does not. With such operands, four stages or more are two.
 - Triton 3.9 multiplies without matrix units on sm_75, in fp32: operands of 16 bits are converted
   one after the other, beside those of all steps; those of 32 bits are held together.
-- At the end, sums pass through shared memory to get into the layout of a result of 16 bits.
+- A product outside of a ``for`` loop (also in a ``while`` loop, or unrolled) passes both loaded
+  operands through shared memory together; on AMD and sm_75, one after the other.
+
+Sums also pass through it into the layout of a result, but in parts of 64 KiB at most, which all
+architectures have.
 
 This was found by compiling (Triton 3.9), and ``benchmarks/lists_that_fit.py`` checks it. Compiling
 takes 10 to 100 times as long.
@@ -52,8 +56,6 @@ PADDING = 1.04
 MAX_CHAINED_STAGES = 3
 """Maximum stages that AMD's compiler keeps if a product reads what another one computed."""
 WITHOUT_MATRIX_UNITS = ("sm_75",)
-WITH_RESULT_IN_SHARED = ("sm_80", "sm_86", "sm_89")
-"""Architectures on which all sums pass through shared memory at once."""
 WIDE_BITS = 32
 """Bits of elements that need no conversion on the way through shared memory."""
 
@@ -67,7 +69,6 @@ _CHANGES = ("tt.trans", "tt.fp_to_fp", "tt.reshape", "arith.ext", "arith.trunc",
 """Operations whose result is still what was loaded."""
 _NAME = re.compile(r"%\w+")
 _LOADS = ("tt.load", "tt.descriptor_load")
-_STORES = ("tt.store", "tt.descriptor_store")
 
 
 @dataclass(frozen=True)
@@ -95,27 +96,29 @@ class BlockCode:
         loops: the loops that load matrices.
         rows: rows of the smallest product; 0 without one.
         operand_bits: bits of the widest elements of operands.
-        result_bytes: bytes of the largest matrix of less than 32 bits that is stored.
+        single_operand_bytes: bytes of the largest loaded operand of a product outside of loops.
+        single_product_bytes: bytes of both, of the largest such product.
     """
 
     loops: tuple[LoopCode, ...]
     rows: int
     operand_bits: int
-    result_bytes: int
+    single_operand_bytes: int = 0
+    single_product_bytes: int = 0
 
     @classmethod
     def parse(cls, code: str) -> "BlockCode":
         """Read Triton's unoptimized code in its textual form, with called functions inlined."""
         lines = code.splitlines()
-        stored = [line for line in lines if any(store in line for store in _STORES)]
-        narrow = [line for line in stored if _matrix_bits(line) < WIDE_BITS]
         multiplied = [line.partition("->")[0] for line in lines if "tt.dot" in line]
         products = [tuple(map(_sizes, found)) for found in _DOT.findall(code)]
+        singles = list(_single_products(lines))
         return cls(
             loops=tuple(_loops(code)) if products else (),
             rows=min((result[-2] for _, _, result in products), default=0),
             operand_bits=max(map(_matrix_bits, multiplied), default=0),
-            result_bytes=max(map(_matrix_bytes, narrow), default=0) if products else 0,
+            single_operand_bytes=max(map(max, singles), default=0),
+            single_product_bytes=max(map(sum, singles), default=0),
         )
 
     def shared_bytes(self, config: Mapping[str, Any], target: Target) -> float:
@@ -127,12 +130,13 @@ class BlockCode:
                 return max((loop.step_bytes for loop in self.loops), default=0)
             widening = WIDE_BITS // max(self.operand_bits, 1)
             operands = max((loop.held_bytes + loop.operand_bytes for loop in self.loops), default=0)
-            return widening * operands
+            return widening * max(operands, self.single_operand_bytes)
 
         needed = max((self._loop_bytes(loop, config, target) for loop in self.loops), default=0.0)
-        if target.name in WITH_RESULT_IN_SHARED:
-            needed = max(needed, self.result_bytes)
-        return needed
+        single = self.single_product_bytes
+        if target.backend == "hip":
+            single = self.single_operand_bytes
+        return max(needed, single)
 
     def _loop_bytes(self, loop: LoopCode, config: Mapping[str, Any], target: Target) -> float:
         """Return the shared memory that the steps of a loop need on a target."""
@@ -339,6 +343,35 @@ def _loops(code: str) -> Iterator[LoopCode]:
             open_loops.append(_OpenLoop(indent, set(_NAME.findall(line))))
         if open_loops:
             open_loops[-1].read(line)
+
+
+def _single_products(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the bytes of both operands of each product outside of loops, 0 of what is not loaded.
+
+    Operands that were computed are in registers.
+    """
+    loaded: set[str] = set()
+    loop_indent: int | None = None
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if loop_indent is not None:
+            if indent <= loop_indent and line.lstrip().startswith("}"):
+                loop_indent = None
+            continue
+        if "scf.for" in line:
+            loop_indent = indent
+            continue
+
+        result, _, operation = line.strip().partition(" = ")
+        is_loaded = any(load in operation for load in _LOADS)
+        is_changed = operation.startswith(_CHANGES) and loaded.intersection(
+            _NAME.findall(operation)
+        )
+        if is_loaded or is_changed:
+            loaded.update(_NAME.findall(result))
+        if operands := _operands(line):
+            left, right = (size if name in loaded else 0 for name, size in operands)
+            yield left, right
 
 
 def _operands(line: str) -> list[tuple[str, int]]:
