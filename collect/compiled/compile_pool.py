@@ -14,7 +14,11 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from foretune.collect.compiled.arguments import describe
-from foretune.collect.compiled.compile_result import CompileResult, error_reason
+from foretune.collect.compiled.compile_result import (
+    CompileResult,
+    error_reason,
+    shown_configuration,
+)
 from foretune.collect.compiled.gpu_targets import Target
 from foretune.collect.compiled.static_features import occupancy_of, static_features
 from foretune.collect.worker_process import WorkerProcess
@@ -22,9 +26,7 @@ from foretune.device import available_cores
 from foretune.errors import UsageError
 from foretune.measurement import Status
 from foretune.registry import object_at
-from foretune.space import Configuration
 from foretune.support.lazy import require
-from foretune.values import plain_value
 
 LIMIT_S = 60.0
 """Default time limit of one configuration."""
@@ -109,7 +111,9 @@ class _Misuse(NamedTuple):
 
     def result(self) -> CompileResult:
         """Return it as a configuration that cannot be compiled."""
-        return CompileResult(_shown(self.config), Status.COMPILE_ERROR, str(self.error))
+        return CompileResult(
+            shown_configuration(self.config), Status.COMPILE_ERROR, str(self.error)
+        )
 
 
 _Finished = tuple[int, CompileResult] | _Misuse
@@ -148,20 +152,11 @@ def _compile_or_fail(
         result: CompileResult = worker.call("compile", config, limit_s=limit_s)
         return result
     except TimeoutError:
-        return CompileResult(_shown(config), Status.TIMEOUT, f"not compiled within {limit_s:g} s")
+        return CompileResult(
+            shown_configuration(config), Status.TIMEOUT, f"not compiled within {limit_s:g} s"
+        )
     except ChildProcessError as e:
-        return CompileResult(_shown(config), Status.COMPILE_ERROR, str(e))
-
-
-def _shown(config: Mapping[str, Any]) -> Configuration:
-    """Return a configuration whose values may be of any type, such as None or Triton's types."""
-    values = {}
-    for name, value in config.items():
-        try:
-            values[name] = plain_value(name, value)
-        except UsageError:
-            values[name] = str(value)
-    return Configuration(values)
+        return CompileResult(shown_configuration(config), Status.COMPILE_ERROR, str(e))
 
 
 class _Compiler:
@@ -210,13 +205,16 @@ class _Compiler:
         except Exception as e:
             seconds = time.perf_counter() - started
             return CompileResult(
-                _shown(config), Status.COMPILE_ERROR, error_reason(e), compile_s=seconds
+                shown_configuration(config),
+                Status.COMPILE_ERROR,
+                error_reason(e),
+                compile_s=seconds,
             )
 
         # Code that is too large to launch compiles, too.
         excess = occupancy_of(features, self._target).excess if "registers" in features else ""
         return CompileResult(
-            _shown(config),
+            shown_configuration(config),
             status=Status.INVALID if excess else Status.OK,
             error=excess,
             static=features,

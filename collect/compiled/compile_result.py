@@ -4,9 +4,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from foretune.errors import UsageError
 from foretune.measurement import Status
 from foretune.space import Configuration
+from foretune.values import plain_value
 
 MAX_ERROR_LENGTH = 300
 """Maximum characters kept of a compiler's message."""
@@ -35,6 +38,17 @@ class CompileResult:
     def ok(self) -> bool:
         """Whether it compiled and can be launched."""
         return self.status is Status.OK
+
+
+def shown_configuration(config: Mapping[str, Any]) -> Configuration:
+    """Return a configuration to print: values such as None or Triton's types become text."""
+    values = {}
+    for name, value in config.items():
+        try:
+            values[name] = plain_value(name, value)
+        except UsageError:
+            values[name] = str(value)
+    return Configuration(values)
 
 
 def error_reason(error: BaseException) -> str:

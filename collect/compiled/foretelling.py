@@ -19,6 +19,9 @@ other reuse the memory. How many steps are kept at a time depends on the archite
 Sums also pass through it into the layout of a result, but in parts of 64 KiB at most, which all
 architectures have.
 
+Not foretold is what transposes, scans, sorts and histograms need without a product, and what blocks
+of a cluster load twice: such a configuration "may run".
+
 This was found by compiling (Triton 3.9), and ``benchmarks/lists_that_fit.py`` checks it. Compiling
 takes 10 to 100 times as long.
 """
@@ -67,6 +70,7 @@ _PLAIN_DOT = re.compile(
 )
 _CHANGES = ("tt.trans", "tt.fp_to_fp", "tt.reshape", "arith.ext", "arith.trunc", "arith.sitofp")
 """Operations whose result is still what was loaded."""
+_LOOP_STAGES = re.compile(r"tt\.num_stages = (\d+)")
 _NAME = re.compile(r"%\w+")
 _LOADS = ("tt.load", "tt.descriptor_load")
 
@@ -80,12 +84,14 @@ class LoopCode:
         held_bytes: bytes of operands of products that were made before, and are read in each step.
         operand_bytes: bytes of the largest other operand.
         computed_bytes: bytes of the largest operand that a step computes, not loads; 0 without one.
+        stages: ``num_stages`` that the code gives the loop (``tl.range``); None without.
     """
 
     step_bytes: int
     held_bytes: int
     operand_bytes: int
     computed_bytes: int
+    stages: int | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,8 @@ class BlockCode:
 
     Attributes:
         loops: the loops that load matrices.
-        rows: rows of the smallest product; 0 without one.
+        rows: rows of the smallest product; 0 without one, 1 for one with a batch, which
+            asynchronous matrix units do not multiply.
         operand_bits: bits of the widest elements of operands.
         single_operand_bytes: bytes of the largest loaded operand of a product outside of loops.
         single_product_bytes: bytes of both, of the largest such product.
@@ -115,7 +122,7 @@ class BlockCode:
         singles = list(_single_products(lines))
         return cls(
             loops=tuple(_loops(code)) if products else (),
-            rows=min((result[-2] for _, _, result in products), default=0),
+            rows=min((r[0] if len(r) == 2 else 1 for _, _, r in products), default=0),
             operand_bits=max(map(_matrix_bits, multiplied), default=0),
             single_operand_bytes=max(map(max, singles), default=0),
             single_product_bytes=max(map(sum, singles), default=0),
@@ -136,11 +143,14 @@ class BlockCode:
         single = self.single_product_bytes
         if target.backend == "hip":
             single = self.single_operand_bytes
-        return max(needed, single)
+        # The blocks of a cluster divide the tile: each needs its share at least.
+        return max(needed, single) / config.get("num_ctas", 1)
 
     def _loop_bytes(self, loop: LoopCode, config: Mapping[str, Any], target: Target) -> float:
         """Return the shared memory that the steps of a loop need on a target."""
-        stages = config.get("num_stages", DEFAULT_STAGES[target.backend])
+        stages = loop.stages
+        if stages is None:
+            stages = config.get("num_stages", DEFAULT_STAGES[target.backend])
         if target.backend == "hip":
             padding = PADDING if self.operand_bits < WIDE_BITS else 1.0
             return _amd_loop_bytes(loop, stages, target, padding)
@@ -317,13 +327,15 @@ class _OpenLoop:
                 self.computed_bytes = max(self.computed_bytes, operand_bytes)
         self.names.update(results)
 
-    def code(self) -> LoopCode:
-        """Return what was read."""
+    def code(self, last_line: str) -> LoopCode:
+        """Return what was read; the last line has the loop's own options."""
+        stages = _LOOP_STAGES.search(last_line)
         return LoopCode(
             step_bytes=self.step_bytes,
             held_bytes=sum(self.held.values()),
             operand_bytes=self.operand_bytes,
             computed_bytes=self.computed_bytes,
+            stages=int(stages[1]) if stages else None,
         )
 
 
@@ -336,7 +348,7 @@ def _loops(code: str) -> Iterator[LoopCode]:
 
         # A loop's region ends where its indentation does.
         if open_loops and indent <= open_loops[-1].indent and text.startswith("}"):
-            loop = open_loops.pop().code()
+            loop = open_loops.pop().code(line)
             if loop.step_bytes:
                 yield loop
         if "scf.for" in line:

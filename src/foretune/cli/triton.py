@@ -143,6 +143,7 @@ def _foretell(
 ) -> None:
     """Print which configurations cannot run on which architecture; exit with 1 if none can."""
     from foretune.collect.compiled.compile_pool import load_kernel
+    from foretune.collect.compiled.compile_result import shown_configuration
     from foretune.collect.compiled.foretelling import foretell
     from foretune.collect.compiled.gpu_targets import TARGETS
 
@@ -174,7 +175,7 @@ def _foretell(
     configs_of_target = {}
     for target, reasons in reasons_of_target.items():
         configs_of_target[target] = [
-            {"config": config, "reason": reason}
+            {"config": shown_configuration(config), "reason": reason}
             for config, reason in zip(configs, reasons, strict=True)
         ]
     output.result(
