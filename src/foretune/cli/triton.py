@@ -192,7 +192,6 @@ def _foretell(
 
 def _problems(kernel: str, arg: list[str], problem_texts: list[str]) -> list[dict[str, Any]]:
     """Return the arguments of each problem; without problems, those that were given alone."""
-    from foretune.collect.compiled.arguments import parse_argument
     from foretune.collect.compiled.compile_pool import load_kernel
     from foretune.tune.triton.parameters import undecorated_kernel
 
@@ -207,8 +206,25 @@ def _problems(kernel: str, arg: list[str], problem_texts: list[str]) -> list[dic
                 f"--problem {text}: {unused[0]} is no argument of the kernel, and no size in --arg"
             )
         own = {name: size for name, size in sizes.items() if name in names}
-        problems.append({**own, **dict(parse_argument(each, sizes) for each in arg)})
+        arguments = _arguments(arg, sizes)
+        twice = [name for name in own if name in arguments]
+        if twice:
+            raise UsageError(f"{twice[0]} is given by --problem and by --arg: drop one")
+        problems.append({**own, **arguments})
     return problems
+
+
+def _arguments(texts: Sequence[str], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return the arguments of ``--arg`` by name; UsageError if one is given twice."""
+    from foretune.collect.compiled.arguments import parse_argument
+
+    arguments: dict[str, Any] = {}
+    for text in texts:
+        name, value = parse_argument(text, sizes)
+        if name in arguments:
+            raise UsageError(f"--arg {name} is given twice: drop one")
+        arguments[name] = value
+    return arguments
 
 
 def _sizes(text: str) -> dict[str, int]:
@@ -250,6 +266,9 @@ def _propose(
         for target, configs in proposed.items()
         for config in configs
     ]
+    without_any = [target for target, configs in proposed.items() if not configs]
+    if without_any:
+        output.say(f"No proposal runs on {', '.join(without_any)}")
     output.table("Proposed, the most useful first", ("architecture", "configuration"), rows)
     output.say(
         "Nothing was measured. On recorded times, sm_80's proposals beat authors' lists, sm_90's "
@@ -268,7 +287,6 @@ def _compile(
     cache_dir: Path | None,
 ) -> "list[CompileResult]":
     """Compile every configuration, and return what came out, in their order."""
-    from foretune.collect.compiled.arguments import parse_argument
     from foretune.collect.compiled.compile_pool import compile_configs
     from foretune.collect.compiled.gpu_targets import get_target
 
@@ -281,7 +299,7 @@ def _compile(
             (),
             configs,
             get_target(target),
-            kwargs=dict(map(parse_argument, arg)),
+            kwargs=_arguments(arg, {}),
             limit_s=options.require_positive(time_limit, "--time-limit"),
             cache_dir=cache_dir and str(cache_dir),
         )
