@@ -43,9 +43,9 @@ def bits_of(tensor: Any) -> float:
 
 def bytes_of(tensor: Any) -> float:
     """Return the bytes of all elements; those that a stride of 0 repeats count once."""
-    axes = zip(tensor.shape, tensor.stride(), strict=True)
-    elements = math.prod(size if stride else min(size, 1) for size, stride in axes)
-    return elements * bits_of(tensor) / 8
+    axes = zip(tensor.shape, tensor.stride(), strict=False)  # a description may lack strides
+    repeats = math.prod(max(size, 1) for size, stride in axes if stride == 0)
+    return math.prod(tensor.shape) / repeats * bits_of(tensor) / 8
 
 
 def is_exact(arguments: Mapping[str, Any]) -> bool:
