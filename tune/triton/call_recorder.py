@@ -127,7 +127,7 @@ def _encode(argument: Any) -> Any:
         return {"tensor": argument.element, **layout, "address": argument.address}
     if is_descriptor(argument):
         # A descriptor may show its tensor in another shape, such as all heads as rows.
-        layout = {"shape": list(argument.shape), "strides": list(argument.strides)}
+        layout = {"shape": tuple(argument.shape), "strides": tuple(argument.strides)}
         how = {"block_shape": list(argument.block_shape), "padding": argument.padding}
         return {"descriptor": _encode(argument.base), **layout, **how}
     if isinstance(argument, triton.language.dtype):
