@@ -207,17 +207,45 @@ def test_foretell_numpy_numbers_are_numbers(toys):
 def test_shared_bytes_of_products_outside_of_for_loops_are_those_compiled(
     kernel, target, tmp_path, monkeypatch
 ):
-    import products_without_for_loop
+    import staged_products
 
     from foretune.collect.compiled.compiling import compile_full, first_code, specialize
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     config = {"BM": 64, "BN": 32, "BK": 128, "num_warps": 4}
-    function = getattr(products_without_for_loop, kernel)
+    function = getattr(staged_products, kernel)
     specialized = specialize(function, [], ARGUMENTS, config, get_target(target))
     block = BlockCode.parse(first_code(specialized, inline=True))
     shared_bytes = compile_full(specialized).metadata.shared
     assert block.shared_bytes(config, get_target(target)) == shared_bytes > 0
+
+
+@pytest.mark.parametrize("target", ["sm_86", "sm_90", "gfx942"])
+@pytest.mark.parametrize("stages", [1, 2, 5])
+def test_shared_bytes_follow_the_stages_that_a_loop_sets(stages, target):
+    import staged_products
+
+    from foretune.collect.compiled.compiling import compile_full, first_code, specialize
+
+    config = {"BM": 64, "BN": 64, "BK": 32, "STAGES": stages, "num_warps": 4, "num_stages": 3}
+    staged = staged_products.staged_loop
+    specialized = specialize(staged, [], ARGUMENTS, config, get_target(target))
+    block = BlockCode.parse(first_code(specialized, inline=True))
+    shared_bytes = compile_full(specialized).metadata.shared
+    result_bytes = 64 * 64 * 2  # a result may need more than one stage
+    assert block.shared_bytes(config, get_target(target)) <= shared_bytes
+    assert shared_bytes <= max(block.shared_bytes(config, get_target(target)), result_bytes)
+
+
+def test_shared_bytes_of_a_cluster_are_divided(large):
+    sm_90 = get_target("sm_90")
+    assert large.shared_bytes({**LARGE, "num_ctas": 2}, sm_90) == 2 * LARGE_STEP
+
+
+def test_shared_bytes_of_a_batch_are_not_read_by_asynchronous_units():
+    code = ATTENTION.replace("64x32xf16", "4x64x32xf16").replace("32x16xf16", "4x32x16xf16")
+    code = code.replace("64x16xf32", "4x64x16xf32")
+    assert BlockCode.parse(code).rows == 1
 
 
 def test_shared_bytes_of_a_result_are_no_limit(toys):
