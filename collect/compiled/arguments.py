@@ -159,6 +159,8 @@ def parse_argument(text: str, sizes: Mapping[str, int] = NO_SIZES) -> tuple[str,
         return name, sizes[value]
     if shape := _SHAPE.fullmatch(value):
         return name, _tensor(text, shape["element"], shape["sizes"].split(","), sizes)
+    if value.endswith("]"):
+        raise UsageError(f"argument {text!r}: a tensor is {name}=fp16[4096,4096]")
     element, star, alignment = value.partition("*")
     is_pointer = bool(star)
     if is_pointer:

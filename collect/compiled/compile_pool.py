@@ -6,15 +6,19 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from foretune.collect.compiled.arguments import describe
-from foretune.collect.compiled.compile_result import CompileResult
+from foretune.collect.compiled.compile_result import (
+    CompileResult,
+    error_reason,
+    shown_configuration,
+)
 from foretune.collect.compiled.gpu_targets import Target
 from foretune.collect.compiled.static_features import occupancy_of, static_features
 from foretune.collect.worker_process import WorkerProcess
@@ -22,13 +26,10 @@ from foretune.device import available_cores
 from foretune.errors import UsageError
 from foretune.measurement import Status
 from foretune.registry import object_at
-from foretune.space import Configuration
 from foretune.support.lazy import require
 
 LIMIT_S = 60.0
 """Default time limit of one configuration."""
-MAX_ERROR_LENGTH = 300
-"""Maximum characters kept of a compiler's message."""
 _JOIN_S = 0.05
 """Period of the check whether a thread has ended."""
 _PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
@@ -54,19 +55,20 @@ def compile_configs(
     ``kernel`` is its location (`load_kernel`). Only the metadata of tensors is sent to the workers;
     a torch dtype stands for a pointer aligned to 16 bytes. Configurations are compile-time
     parameters and launch options. ``jobs`` is the number of processes, by default one per core.
-    Raises UsageError if the kernel does not exist, or an argument is missing or unknown.
+    Raises UsageError if the kernel does not exist, or an argument is missing or unknown in all
+    configurations; in some, that is their compile error.
     """
     named = {name: describe(value) for name, value in (kwargs or {}).items()}
     folder = "" if cache_dir is None else str(Path(cache_dir).absolute())
     compiler = partial(_Compiler, kernel, list(map(describe, args)), named, target, folder)
-    waiting = deque(enumerate(map(Configuration, configs)))
+    waiting = deque(enumerate(map(dict, configs)))
     n_pending = len(waiting)
     n_jobs = jobs or available_cores()
     if n_jobs < 1:
         raise UsageError(f"{n_jobs} jobs compile nothing: give at least 1")
 
     # A thread for each worker process: it sends waiting configurations, and collects results.
-    done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
+    done: SimpleQueue[_Finished | BaseException] = SimpleQueue()
     n_workers = min(n_jobs, n_pending)
     workers = [WorkerProcess(compiler, _PICKLING_ADVICE) for _ in range(n_workers)]
     # Not a pool of the standard library: at exit, Python would wait for all that it was given.
@@ -77,11 +79,20 @@ def compile_configs(
     for thread in threads:
         thread.start()
     try:
+        # Wrong arguments may be the own error of some entries: these come last.
+        misused: list[_Misuse] = []
         for _ in range(n_pending):
             finished = done.get()
             if isinstance(finished, BaseException):
                 raise finished
-            yield finished
+            if isinstance(finished, _Misuse):
+                misused.append(finished)
+            else:
+                yield finished
+            if len(misused) == n_pending:
+                raise min(misused, key=lambda misuse: misuse.position).error
+        for misuse in misused:
+            yield misuse.position, misuse.result()
     finally:
         waiting.clear()
         for worker, thread in zip(workers, threads, strict=True):
@@ -91,34 +102,61 @@ def compile_configs(
                 thread.join(_JOIN_S)
 
 
+class _Misuse(NamedTuple):
+    """A configuration with which an argument is missing or unknown."""
+
+    position: int
+    config: dict[str, Any]
+    error: UsageError
+
+    def result(self) -> CompileResult:
+        """Return it as a configuration that cannot be compiled."""
+        return CompileResult(
+            shown_configuration(self.config), Status.COMPILE_ERROR, str(self.error)
+        )
+
+
+_Finished = tuple[int, CompileResult] | _Misuse
+
+
 def _drive(
     worker: WorkerProcess,
-    waiting: deque[tuple[int, Configuration]],
-    done: SimpleQueue[tuple[int, CompileResult] | BaseException],
+    waiting: deque[tuple[int, dict[str, Any]]],
+    done: SimpleQueue[_Finished | BaseException],
     limit_s: float,
 ) -> None:
     """Compile waiting configurations in one process until none is left."""
     try:
+        # A kernel that cannot be loaded ends it for all, unless its module hangs or aborts.
+        with suppress(TimeoutError, ChildProcessError):
+            worker.call("load", limit_s=limit_s)
         while True:
             try:
                 position, config = waiting.popleft()
             except IndexError:
                 return
-            done.put((position, _compile_or_fail(worker, config, limit_s)))
+            try:
+                done.put((position, _compile_or_fail(worker, config, limit_s)))
+            except UsageError as e:
+                done.put(_Misuse(position, config, e))
     except BaseException as e:
         done.put(e)
     finally:
         worker.close()
 
 
-def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: float) -> CompileResult:
+def _compile_or_fail(
+    worker: WorkerProcess, config: dict[str, Any], limit_s: float
+) -> CompileResult:
     try:
         result: CompileResult = worker.call("compile", config, limit_s=limit_s)
         return result
     except TimeoutError:
-        return CompileResult(config, Status.TIMEOUT, f"not compiled within {limit_s:g} s")
+        return CompileResult(
+            shown_configuration(config), Status.TIMEOUT, f"not compiled within {limit_s:g} s"
+        )
     except ChildProcessError as e:
-        return CompileResult(config, Status.COMPILE_ERROR, str(e))
+        return CompileResult(shown_configuration(config), Status.COMPILE_ERROR, str(e))
 
 
 class _Compiler:
@@ -144,8 +182,11 @@ class _Compiler:
         self._kwargs = kwargs
         self._target = target
 
-    def compile(self, config: Configuration) -> CompileResult:
-        """Return the result for one configuration; raise UsageError if all would fail alike."""
+    def load(self) -> None:
+        """Do nothing: the constructor loaded the kernel, or raised an error."""
+
+    def compile(self, config: dict[str, Any]) -> CompileResult:
+        """Return the result for one configuration; UsageError if its arguments do not fit."""
         from triton import knobs
 
         from foretune.collect.compiled.compiling import compile_full, specialize
@@ -163,12 +204,17 @@ class _Compiler:
             raise
         except Exception as e:
             seconds = time.perf_counter() - started
-            return CompileResult(config, Status.COMPILE_ERROR, _first_line(e), compile_s=seconds)
+            return CompileResult(
+                shown_configuration(config),
+                Status.COMPILE_ERROR,
+                error_reason(e),
+                compile_s=seconds,
+            )
 
         # Code that is too large to launch compiles, too.
         excess = occupancy_of(features, self._target).excess if "registers" in features else ""
         return CompileResult(
-            config,
+            shown_configuration(config),
             status=Status.INVALID if excess else Status.OK,
             error=excess,
             static=features,
@@ -176,15 +222,6 @@ class _Compiler:
             cached=bool(cache_hits and cache_hits[-1]),
             hash=compiled.hash,
         )
-
-
-def _first_line(error: BaseException) -> str:
-    """Return an error's reason: Triton's message ends with it, ptxas' message begins with it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    reason = lines[0] if type(error).__name__ == "PTXASError" else lines[-1]
-    return f"{type(error).__name__}: {reason}"[:MAX_ERROR_LENGTH]
 
 
 def load_kernel(location: str) -> Any:

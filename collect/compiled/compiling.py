@@ -5,8 +5,9 @@ the hash of the compiled kernel is the one that a launch looks up in Triton's ca
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from triton import knobs
@@ -65,6 +66,16 @@ def specialize(
     return SpecializedKernel(source, parsed, target)
 
 
+def foreign_options(
+    kernel: Any, config: Mapping[str, Any], target: Target, targets: Iterable[Target]
+) -> list[str]:
+    """Return the names in a configuration that only others of the targets take as options."""
+    parameters = _layers(kernel)[-1].signature.parameters
+    unknown = [name for name in config if name not in parameters]
+    unknown = [name for name in unknown if name not in _target_options(target)]
+    return [name for name in unknown if any(name in _target_options(other) for other in targets)]
+
+
 def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
     """Compile the kernel to machine code, or load it from Triton's cache; raise Triton's errors."""
     return triton_compile(
@@ -97,6 +108,12 @@ def first_code(specialized: SpecializedKernel, *, inline: bool = False) -> str:
     return str(module)
 
 
+@cache
+def _target_options(target: Target) -> frozenset[str]:
+    """Return the names of the options that a launch on a target takes."""
+    return frozenset(vars(make_backend(target.triton_target).parse_options({})))
+
+
 def _unwrap(
     kernel: Any, args: list[Any], kwargs: dict[str, Any], config: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
@@ -106,6 +123,13 @@ def _unwrap(
     arguments added above them. Without an autotuner, the caller passed the configuration.
     """
     layers = _layers(kernel)
+    # Triton's autotuner refuses them: one of the two values would be dropped.
+    clashing = [name for name in config if name in kwargs]
+    if clashing:
+        raise UsageError(
+            f"{layers[-1].__name__} is given {', '.join(clashing)} as an argument and by the "
+            "configuration: drop one"
+        )
     has_tuner = any(hasattr(layer, "configs") for layer in layers)
     values = dict(kwargs) if has_tuner else {**kwargs, **config}
     for layer in layers[:-1]:

@@ -13,7 +13,14 @@ other reuse the memory. How many steps are kept at a time depends on the archite
   was there before does not. With such operands, four stages or more are two.
 - Triton 3.9 multiplies without matrix units on sm_75, in fp32: operands of 16 bits are converted
   one after the other, beside those of all steps; those of 32 bits are held together.
-- At the end, sums pass through shared memory to get into the layout of a result of 16 bits.
+- A product outside of a ``for`` loop (also in a ``while`` loop, or unrolled) passes both loaded
+  operands through shared memory together; on AMD and sm_75, one after the other.
+
+Sums also pass through it into the layout of a result, but in parts of 64 KiB at most, which all
+architectures have.
+
+Not foretold is what transposes, scans, sorts and histograms need without a product, and what blocks
+of a cluster load twice: such a configuration "may run".
 
 This was found by compiling (Triton 3.9), and ``benchmarks/lists_that_fit.py`` checks it. Compiling
 takes 10 to 100 times as long.
@@ -23,9 +30,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from foretune.collect.compiled.gpu_targets import Target
+from foretune.collect.compiled.compile_result import error_reason
+from foretune.collect.compiled.gpu_targets import TARGETS, Target
 from foretune.collect.compiled.static_features import MAX_THREADS
 from foretune.errors import UsageError
 
@@ -33,6 +42,8 @@ if TYPE_CHECKING:
     from foretune.collect.compiled.compiling import SpecializedKernel
 
 DEFAULT_WARPS = 4
+WHOLE_NUMBERS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Options of a launch that are whole numbers."""
 CLUSTERS = (1, 2, 4, 8, 16)
 """Values of ``num_ctas``: Triton crashes with others, and NVIDIA's GPUs launch no larger ones."""
 DEFAULT_STAGES = {"cuda": 3, "hip": 2}
@@ -48,8 +59,6 @@ PADDING = 1.04
 MAX_CHAINED_STAGES = 3
 """Maximum stages that AMD's compiler keeps if a product reads what another one computed."""
 WITHOUT_MATRIX_UNITS = ("sm_75",)
-WITH_RESULT_IN_SHARED = ("sm_80", "sm_86", "sm_89")
-"""Architectures on which all sums pass through shared memory at once."""
 WIDE_BITS = 32
 """Bits of elements that need no conversion on the way through shared memory."""
 
@@ -61,9 +70,9 @@ _PLAIN_DOT = re.compile(
 )
 _CHANGES = ("tt.trans", "tt.fp_to_fp", "tt.reshape", "arith.ext", "arith.trunc", "arith.sitofp")
 """Operations whose result is still what was loaded."""
+_LOOP_STAGES = re.compile(r"tt\.num_stages = (\d+)")
 _NAME = re.compile(r"%\w+")
 _LOADS = ("tt.load", "tt.descriptor_load")
-_STORES = ("tt.store", "tt.descriptor_store")
 
 
 @dataclass(frozen=True)
@@ -75,12 +84,14 @@ class LoopCode:
         held_bytes: bytes of operands of products that were made before, and are read in each step.
         operand_bytes: bytes of the largest other operand.
         computed_bytes: bytes of the largest operand that a step computes, not loads; 0 without one.
+        stages: ``num_stages`` that the code gives the loop (``tl.range``); None without.
     """
 
     step_bytes: int
     held_bytes: int
     operand_bytes: int
     computed_bytes: int
+    stages: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,29 +100,32 @@ class BlockCode:
 
     Attributes:
         loops: the loops that load matrices.
-        rows: rows of the smallest product; 0 without one.
+        rows: rows of the smallest product; 0 without one, 1 for one with a batch, which
+            asynchronous matrix units do not multiply.
         operand_bits: bits of the widest elements of operands.
-        result_bytes: bytes of the largest matrix of less than 32 bits that is stored.
+        single_operand_bytes: bytes of the largest loaded operand of a product outside of loops.
+        single_product_bytes: bytes of both, of the largest such product.
     """
 
     loops: tuple[LoopCode, ...]
     rows: int
     operand_bits: int
-    result_bytes: int
+    single_operand_bytes: int = 0
+    single_product_bytes: int = 0
 
     @classmethod
     def parse(cls, code: str) -> "BlockCode":
         """Read Triton's unoptimized code in its textual form, with called functions inlined."""
         lines = code.splitlines()
-        stored = [line for line in lines if any(store in line for store in _STORES)]
-        narrow = [line for line in stored if _matrix_bits(line) < WIDE_BITS]
         multiplied = [line.partition("->")[0] for line in lines if "tt.dot" in line]
         products = [tuple(map(_sizes, found)) for found in _DOT.findall(code)]
+        singles = list(_single_products(lines))
         return cls(
             loops=tuple(_loops(code)) if products else (),
-            rows=min((result[-2] for _, _, result in products), default=0),
+            rows=min((r[0] if len(r) == 2 else 1 for _, _, r in products), default=0),
             operand_bits=max(map(_matrix_bits, multiplied), default=0),
-            result_bytes=max(map(_matrix_bytes, narrow), default=0) if products else 0,
+            single_operand_bytes=max(map(max, singles), default=0),
+            single_product_bytes=max(map(sum, singles), default=0),
         )
 
     def shared_bytes(self, config: Mapping[str, Any], target: Target) -> float:
@@ -123,16 +137,20 @@ class BlockCode:
                 return max((loop.step_bytes for loop in self.loops), default=0)
             widening = WIDE_BITS // max(self.operand_bits, 1)
             operands = max((loop.held_bytes + loop.operand_bytes for loop in self.loops), default=0)
-            return widening * operands
+            return widening * max(operands, self.single_operand_bytes)
 
         needed = max((self._loop_bytes(loop, config, target) for loop in self.loops), default=0.0)
-        if target.name in WITH_RESULT_IN_SHARED:
-            needed = max(needed, self.result_bytes)
-        return needed
+        single = self.single_product_bytes
+        if target.backend == "hip":
+            single = self.single_operand_bytes
+        # The blocks of a cluster divide the tile: each needs its share at least.
+        return max(needed, single) / config.get("num_ctas", 1)
 
     def _loop_bytes(self, loop: LoopCode, config: Mapping[str, Any], target: Target) -> float:
         """Return the shared memory that the steps of a loop need on a target."""
-        stages = config.get("num_stages", DEFAULT_STAGES[target.backend])
+        stages = loop.stages
+        if stages is None:
+            stages = config.get("num_stages", DEFAULT_STAGES[target.backend])
         if target.backend == "hip":
             padding = PADDING if self.operand_bits < WIDE_BITS else 1.0
             return _amd_loop_bytes(loop, stages, target, padding)
@@ -166,10 +184,16 @@ def foretell(
 
     ``kernel`` and ``arguments`` are as for `foretune.collect.compiled.compiling.specialize`. Code
     is generated once per configuration, and once per target, 20 to 50 ms each; a configuration
-    without code is tried on every target. Raises UsageError if an argument is missing or unknown.
+    without code is tried on every target. Raises UsageError if an argument is missing or unknown in
+    all configurations; in some, that is their reason.
+
+    Registers are not foretold: whether a small ``maxnreg`` suffices, only compiling tells.
     """
     codes = _Codes(kernel, arguments)
-    return {target.name: codes.reasons(configs, target) for target in targets}
+    reasons = {target.name: codes.reasons(configs, target) for target in targets}
+    if len(codes.misuses) == len({id(config) for config in configs}):
+        raise next(iter(codes.misuses.values()))
+    return reasons
 
 
 class _Codes:
@@ -180,6 +204,8 @@ class _Codes:
         self._arguments = arguments
         self._blocks: dict[int, BlockCode] = {}
         """By configuration. Without code on one target, another one may still have it."""
+        self.misuses: dict[int, UsageError] = {}
+        """By configuration: an argument is missing or unknown on all targets."""
 
     def reasons(self, configs: Sequence[Mapping[str, Any]], target: Target) -> list[str]:
         """Return why each configuration cannot run on a target."""
@@ -204,13 +230,10 @@ class _Codes:
 
     def _reason(self, config: Mapping[str, Any], target: Target, lacking: str) -> str:
         """Return why a configuration cannot run on a target that lacks something, or nothing."""
-        # What needs no code: threads, clusters, and the options of the target.
-        threads = config.get("num_warps", DEFAULT_WARPS) * target.warp_size
-        if threads > MAX_THREADS:
-            return f"it needs {threads} threads, {target.name} has {MAX_THREADS}"
-        blocks = config.get("num_ctas", 1)
-        if blocks not in CLUSTERS:
-            return f"a cluster has {', '.join(map(str, CLUSTERS))} blocks, not {blocks}"
+        # What needs no code: numbers, threads, clusters, and the options of the target.
+        excess = _option_excess(config, target)
+        if excess:
+            return excess
         specialized = self._specialized(config, target)
         if isinstance(specialized, str) or lacking:
             return lacking or str(specialized)
@@ -228,14 +251,19 @@ class _Codes:
 
     def _specialized(self, config: Mapping[str, Any], target: Target) -> "SpecializedKernel | str":
         """Return the kernel with a configuration's options, or why a target does not take them."""
-        from foretune.collect.compiled.compiling import specialize
+        from foretune.collect.compiled.compiling import foreign_options, specialize
 
+        # Lists for several GPUs have options of one maker.
+        foreign = foreign_options(self._kernel, config, target, TARGETS.values())
+        if foreign:
+            return f"{target.name} has no option {', '.join(foreign)}"
         try:
             return specialize(self._kernel, [], self._arguments, config, target)
-        except UsageError:
-            raise
+        except UsageError as e:
+            self.misuses[id(config)] = e
+            return str(e)
         except Exception as e:  # whatever Triton, or the user's code, raises
-            return _error_text(e)
+            return error_reason(e)
 
     def _generated(self, specialized: "SpecializedKernel") -> BlockCode | str:
         """Return the code of a configuration, or the reason why there is none."""
@@ -244,13 +272,26 @@ class _Codes:
         try:
             return BlockCode.parse(first_code(specialized, inline=True))
         except Exception as e:  # whatever Triton, or the user's code, raises
-            return _error_text(e)
+            return error_reason(e)
 
 
-def _error_text(error: Exception) -> str:
-    """Return the type of an error and its last line: Triton's errors quote the code before."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"
+def _option_excess(config: Mapping[str, Any], target: Target) -> str:
+    """Return why a target cannot launch with the options of a configuration; "" if it can."""
+    options = {name: config[name] for name in WHOLE_NUMBERS if name in config}
+    for name, value in options.items():
+        if not isinstance(value, Integral):
+            return f"{name} is {value!r}: give a whole number"
+
+    threads = options.get("num_warps", DEFAULT_WARPS) * target.warp_size
+    if threads > MAX_THREADS:
+        return f"it needs {threads} threads, {target.name} has {MAX_THREADS}"
+    blocks = options.get("num_ctas", 1)
+    if blocks not in CLUSTERS:
+        return f"a cluster has {', '.join(map(str, CLUSTERS))} blocks, not {blocks}"
+    registers = options.get("maxnreg", 1)
+    if registers < 1:
+        return f"maxnreg is {registers}: give at least 1"
+    return ""
 
 
 @dataclass
@@ -286,13 +327,15 @@ class _OpenLoop:
                 self.computed_bytes = max(self.computed_bytes, operand_bytes)
         self.names.update(results)
 
-    def code(self) -> LoopCode:
-        """Return what was read."""
+    def code(self, last_line: str) -> LoopCode:
+        """Return what was read; the last line has the loop's own options."""
+        stages = _LOOP_STAGES.search(last_line)
         return LoopCode(
             step_bytes=self.step_bytes,
             held_bytes=sum(self.held.values()),
             operand_bytes=self.operand_bytes,
             computed_bytes=self.computed_bytes,
+            stages=int(stages[1]) if stages else None,
         )
 
 
@@ -305,13 +348,42 @@ def _loops(code: str) -> Iterator[LoopCode]:
 
         # A loop's region ends where its indentation does.
         if open_loops and indent <= open_loops[-1].indent and text.startswith("}"):
-            loop = open_loops.pop().code()
+            loop = open_loops.pop().code(line)
             if loop.step_bytes:
                 yield loop
         if "scf.for" in line:
             open_loops.append(_OpenLoop(indent, set(_NAME.findall(line))))
         if open_loops:
             open_loops[-1].read(line)
+
+
+def _single_products(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the bytes of both operands of each product outside of loops, 0 of what is not loaded.
+
+    Operands that were computed are in registers.
+    """
+    loaded: set[str] = set()
+    loop_indent: int | None = None
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if loop_indent is not None:
+            if indent <= loop_indent and line.lstrip().startswith("}"):
+                loop_indent = None
+            continue
+        if "scf.for" in line:
+            loop_indent = indent
+            continue
+
+        result, _, operation = line.strip().partition(" = ")
+        is_loaded = any(load in operation for load in _LOADS)
+        is_changed = operation.startswith(_CHANGES) and loaded.intersection(
+            _NAME.findall(operation)
+        )
+        if is_loaded or is_changed:
+            loaded.update(_NAME.findall(result))
+        if operands := _operands(line):
+            left, right = (size if name in loaded else 0 for name, size in operands)
+            yield left, right
 
 
 def _operands(line: str) -> list[tuple[str, int]]:

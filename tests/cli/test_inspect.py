@@ -275,3 +275,37 @@ def test_inspect_proposal_options_that_do_not_fit_are_refused(capsys, options, m
 @pytest.mark.parametrize("more", [(), ("--all-gpus", "--target", "sm_80")])
 def test_inspect_needs_one_target_or_all(capsys, more):
     assert "--all-gpus" in fails(capsys, 2, "inspect", "here_only:matmul", *MATMUL, *more)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((*MATMUL, "--arg", "M=8"), "--arg M is given twice"),
+        ((*MATMUL, "--problem", "M=8", "--propose", "3"), "M is given by --problem and by --arg"),
+        (("--arg", "a=fp16[]"), "a tensor is a=fp16"),
+    ],
+)
+def test_inspect_refuses_what_contradicts_itself(capsys, options, reason):
+    message = fails(
+        capsys, 2, "inspect", "here_only:matmul", *options, "--config", TILE, "--all-gpus"
+    )
+    assert reason in message
+
+
+def test_inspect_all_gpus_prints_values_of_any_type_and_options_of_one_maker(capsys):
+    printed = run_json(
+        capsys,
+        "inspect",
+        "here_only:converted",
+        "--arg",
+        "x=fp16*",
+        "--arg",
+        "out=fp16*",
+        "--config",
+        "BLOCK=64,KIND=float16,BIAS=None,maxnreg=64",
+        "--all-gpus",
+        code=1,
+    )
+    (entry,) = printed["targets"]["gfx942"]
+    assert entry["config"]["BIAS"] == "None"
+    assert entry["reason"] == "gfx942 has no option maxnreg"

@@ -45,6 +45,16 @@ def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexp
     tl.store(c + rows[:, None] * N + columns[None, :], total.to(c.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def converted(x, out, BLOCK: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr):
+    """``out = x``, by way of another type; a bias may be None."""
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at).to(KIND)
+    if BIAS is not None:
+        value += BIAS
+    tl.store(out + at, value)
+
+
 @triton.autotune([triton.Config({"BLOCK": 128}), triton.Config({"BLOCK": 256})], key=["n"])
 @triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
 @triton.jit

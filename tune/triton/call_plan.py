@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 
 import triton
 
-from foretune.tune.triton.parameters import aligns, is_constant, is_descriptor, specializes
+from foretune.tune.triton.parameters import (
+    aligns,
+    is_constant,
+    is_descriptor,
+    plain_argument,
+    specializes,
+)
 
 CONTAINERS = (tuple, list, dict, set, frozenset)
 """Constants whose parts have types of their own."""
@@ -99,6 +105,7 @@ def make_plan(
             parts.append(f"bucket_{name}({expression})")
     if classes:
         keys_by_value = {*keys} - {*buckets}
+        scope["tuple_class"] = _tuple_class
         parts += _class_expressions(expressions, values, keys_by_value, parameters)
     for name, expression in expressions.items():
         if name in keys and name not in buckets:
@@ -153,13 +160,11 @@ def _class_expressions(
         value = values[name]
         if name in keys:
             continue
-        if is_constant(parameter):
-            if not hasattr(value, "dtype"):
-                parts.append(_constant_expression(expression, value))
-        elif hasattr(value, "data_ptr") and aligns(parameter):
-            addresses.append(f"{expression}.data_ptr()")
-        elif type(value) is int and specializes(parameter):
-            parts.append(_number_class(expression, is_aligned=aligns(parameter)))
+        if hasattr(value, "data_ptr"):
+            if aligns(parameter) and not is_constant(parameter):
+                addresses.append(f"{expression}.data_ptr()")
+        elif value_class := _value_class(expression, value, parameter):
+            parts.append(value_class)
     if addresses:
         parts.append(_alignment_of_addresses(addresses))
 
@@ -169,6 +174,15 @@ def _class_expressions(
             parts.append(f"{expression}.get_device()")
             break
     return parts
+
+
+def _value_class(expression: str, value: Any, parameter: Any) -> str:
+    """Return an expression of what Triton compiles for of a value; "" if only of its type."""
+    if is_constant(parameter):
+        return _constant_expression(expression, value)
+    if type(value) is int and specializes(parameter):
+        return _number_class(expression, is_aligned=aligns(parameter))
+    return f"tuple_class({expression})" if isinstance(value, tuple) else ""
 
 
 def _constant_expression(expression: str, value: Any) -> str:
@@ -190,6 +204,22 @@ def _number_class(expression: str, *, is_aligned: bool) -> str:
     """
     divisible = f"{expression} & 15 == 0" if is_aligned else "0"
     return f"2 if {expression} == 1 else {divisible}"
+
+
+def _tuple_class(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what Triton compiles for of an argument that is a tuple."""
+    return tuple(map(_part_class, parts))
+
+
+def _part_class(part: Any) -> Any:
+    if isinstance(part, tuple):
+        return _tuple_class(part)
+    part = plain_argument(part)
+    if hasattr(part, "data_ptr"):
+        return str(part.dtype), part.data_ptr() & 15 == 0
+    if type(part) is int:
+        return int, part == 1, part & 15 == 0
+    return type(part)
 
 
 def _alignment_of_addresses(addresses: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from foretune.collect.compiled.arguments import Tensor, describe
 from foretune.errors import UsageError, warn
 from foretune.support.files import parse_json, read_bytes, translate_read_errors
 from foretune.tune.triton.kernel import KernelCall
-from foretune.tune.triton.parameters import is_descriptor
+from foretune.tune.triton.parameters import is_descriptor, plain_argument
 
 RECORD_VARIABLE = "FORETUNE_RECORD_CALLS"
 """Environment variable that names the file to which calls of new problems are added."""
@@ -38,7 +38,9 @@ class RecordedCall:
 
     def to_line(self) -> str:
         """Return the call as a line of JSON; UsageError if an argument has no JSON form."""
-        return json.dumps(vars(self), default=_encode)
+        args = list(map(_encode, self.args))
+        kwargs = {name: _encode(value) for name, value in self.kwargs.items()}
+        return json.dumps({**vars(self), "args": args, "kwargs": kwargs})
 
     @classmethod
     def from_line(cls, json_line: str) -> "RecordedCall":
@@ -119,15 +121,25 @@ def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
 
 
 def _encode(argument: Any) -> Any:
-    """Return a value that JSON cannot represent as a dictionary."""
+    """Return an argument as JSON has it; UsageError if it has no form there."""
     if isinstance(argument, Tensor):
         layout = {"shape": argument.shape, "strides": argument.strides}
         return {"tensor": argument.element, **layout, "address": argument.address}
     if is_descriptor(argument):
+        # A descriptor may show its tensor in another shape, such as all heads as rows.
+        layout = {"shape": tuple(argument.shape), "strides": tuple(argument.strides)}
         how = {"block_shape": list(argument.block_shape), "padding": argument.padding}
-        return {"descriptor": argument.base, **how}
+        return {"descriptor": _encode(argument.base), **layout, **how}
     if isinstance(argument, triton.language.dtype):
         return {"dtype": argument.name}
+    if isinstance(argument, tuple):
+        return list(map(_encode, argument))
+    if isinstance(argument, list):
+        return {"list": list(map(_encode, argument))}
+
+    value = plain_argument(argument)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
     raise UsageError(f"an argument of {type(argument).__name__} cannot be recorded")
 
 
@@ -136,14 +148,16 @@ def _decode(data: Any) -> Any:
         return tuple(map(_decode, data))
     if not isinstance(data, dict):
         return data
+    if "list" in data:
+        return list(map(_decode, data["list"]))
     if "dtype" in data:
         return triton.language.dtype(data["dtype"])
     if "descriptor" in data:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         base = _decode(data["descriptor"])
-        shape = list(base.shape)
-        strides = list(base.strides)
+        shape = list(_grid(data.get("shape", base.shape)))
+        strides = list(_grid(data.get("strides", base.strides)))
         return TensorDescriptor(base, shape, strides, data["block_shape"], data["padding"])
     return Tensor(
         str(data["tensor"]), _grid(data["shape"]), _grid(data["strides"]), int(data["address"])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from triton.language import constexpr
 from triton.runtime.jit import JITFunction
 
 
@@ -36,6 +37,20 @@ def aligns(parameter: Any) -> bool:
 def is_descriptor(value: Any) -> bool:
     """Whether ``value`` is a tensor descriptor of Triton's or Gluon's."""
     return hasattr(value, "base") and hasattr(value, "block_shape")
+
+
+def plain_argument(value: Any) -> Any:
+    """Return what Triton sees of an argument.
+
+    That is the tensor below a descriptor, the number of a NumPy scalar (which has a dtype, too) and
+    of a ``tl.constexpr``; other values are unchanged.
+    """
+    if isinstance(value, constexpr):
+        return value.value
+    is_numpy_scalar = getattr(value, "ndim", None) == 0 and not hasattr(value, "data_ptr")
+    if is_numpy_scalar and hasattr(value, "item"):
+        return value.item()
+    return underlying_tensor(value)
 
 
 def underlying_tensor(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The problem of a call that needs a choice."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,10 +16,10 @@ from foretune.tune.store import Subject
 from foretune.tune.triton.parameters import (
     aligns,
     is_constant,
+    plain_argument,
     specializes,
     triton_parameters,
     undecorated_kernel,
-    underlying_tensor,
 )
 from foretune.tune.triton.runtime import current_device_index, device_at
 from foretune.tune.triton.source_hash import decorated_hash
@@ -122,8 +122,8 @@ def problem_from_arguments(
 ) -> Problem:
     """Return the problem of a call of the undecorated kernel ``function``.
 
-    It has the values of ``keys`` and of constants, and the dtypes of tensors. ``bucket`` maps name
-    and value of a key argument to its bucket.
+    It has the values of ``keys`` and of constants, and the dtypes of tensors, also of those in
+    tuples. ``bucket`` maps name and value of a key argument to its bucket.
     """
     parameters = triton_parameters(function)
     problem: dict[str, Value] = {}
@@ -132,21 +132,35 @@ def problem_from_arguments(
         if name not in arguments:
             continue
         parameter = parameters.get(name)
-        value = underlying_tensor(arguments[name])
+        is_constant_here = is_constant(parameter)
+        by_value = name in keys or is_constant_here
 
-        # A tensor counts by its type, a key by its bucket, a constant by its value.
-        if hasattr(value, "dtype"):
-            problem[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
-        elif name in keys and bucket is not None:
-            problem[name] = plain_value(bucket(name, value))
-        elif name in keys or is_constant(parameter):
-            problem[name] = plain_value(value)
+        # Of a tuple, each part counts as an argument, unless the value of the tuple counts.
+        given = arguments[name]
+        for part_name, part in [(name, given)] if by_value else _parts(name, given):
+            value = plain_argument(part)
+            # A tensor counts by its type, a key by its bucket, a constant by its value.
+            if hasattr(value, "dtype"):
+                problem[f"{part_name}.dtype"] = str(value.dtype).removeprefix("torch.")
+            elif name in keys and bucket is not None:
+                problem[name] = plain_value(bucket(name, value))
+            elif by_value:
+                problem[name] = plain_value(value)
 
-        value_class = "" if is_constant(parameter) else _specialization(value, parameter)
-        if value_class:
-            specialized.append(f"{name}:{value_class}")
+            value_class = "" if is_constant_here else _specialization(value, parameter)
+            if value_class:
+                specialized.append(f"{part_name}:{value_class}")
     problem["specialized"] = " ".join(specialized)
     return Problem(problem)
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield an argument and its name; of a tuple, all parts, with their position in the name."""
+    if not isinstance(value, tuple):
+        yield name, value
+        return
+    for position, part in enumerate(value):
+        yield from _parts(f"{name}.{position}", part)
 
 
 def _specialization(value: Any, parameter: Any) -> str:

@@ -74,10 +74,19 @@ def propose(
     """Return ``count`` configurations for a GPU, at most; the most useful one comes first.
 
     ``function`` is the kernel, ``problems`` the arguments of its calls, in which tensors have
-    shapes; ``listed`` is the author's list, which tells the parameters. Raises UsageError if the
-    kernel does not multiply tiles, if it is attention, or if sizes are missing.
+    shapes; ``listed`` is the author's list, which tells the parameters. Without a candidate that
+    may run, as of a type that the GPU lacks, the list is empty. Raises UsageError if the kernel
+    does not multiply tiles, if it is attention, or if sizes are missing.
     """
     calls = [_call(function, arguments, device) for arguments in problems]
+    target = get_target(device.architecture)
+    names = undecorated_kernel(function).arg_names
+    arguments = {name: value for name, value in problems[0].items() if name in names}
+
+    # A broken entry, or one for another GPU, tells nothing of the parameters.
+    reasons = foretell(function, arguments, listed, [target])[target.name]
+    may_run = [config for config, reason in zip(listed, reasons, strict=True) if not reason]
+    listed = may_run or listed
     candidates = candidates_of(calls[0], listed)
     log_times = np.array(
         [
@@ -91,15 +100,16 @@ def propose(
     # Code that exceeds the GPU's limits is only seen by generating it, which takes a while: it is
     # done for the configurations of the list alone, and those that cannot run are replaced.
     fits: dict[int, bool] = {}
-    target = get_target(device.architecture)
     while True:
         allowed = np.array([fits.get(i, True) for i in range(len(candidates))])
+        if not allowed.any():
+            return []
         chosen = portfolio(log_times, points, allowed, count=count, seed=seed)
         unknown = [i for i in chosen if i not in fits]
         if not unknown:
             return [candidates[i] for i in chosen]
         configs = [candidates[i] for i in unknown]
-        reasons = foretell(function, problems[0], configs, [target])[target.name]
+        reasons = foretell(function, arguments, configs, [target])[target.name]
         fits.update({i: not reason for i, reason in zip(unknown, reasons, strict=True)})
 
 

@@ -8,12 +8,14 @@ those of all users.
 import ast
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import triton
 from triton.runtime.jit import JITFunction
 
@@ -78,21 +80,68 @@ def callable_digest(function: Callable[..., Any]) -> str:
     return unique_digest()
 
 
-def _source_parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
-    """Yield the code and constants that ``python`` depends on."""
+def _source_parts(python: FunctionType, seen: set[Any], *, compiled: bool = True) -> Iterator[str]:
+    """Yield the code and constants that ``python`` depends on.
+
+    ``compiled`` is whether Triton compiles it; else Python runs it (``constexpr_function``).
+    """
     seen.add(python)
     yield function_code(python)
     for name, value in (*_references(python), *_named_defaults(python)):
-        called = getattr(value, "fn", None)
-        if isinstance(called, FunctionType):
-            # Another kernel. Triton's own functions are part of Triton's version.
-            if called not in seen and not called.__module__.startswith("triton."):
-                yield from _source_parts(called, seen)
-            continue
+        yield from _value_parts(name, value, seen, compiled=compiled)
 
-        constant = getattr(value, "value", value)  # also of a `tl.constexpr`
-        if _is_constant(constant):
-            yield f"{name} = {constant!r}"
+
+def _value_parts(name: str, value: Any, seen: set[Any], *, compiled: bool) -> Iterator[str]:
+    """Yield the code and constants that a named value brings into a function."""
+    called = getattr(value, "fn", value)
+    if isinstance(called, FunctionType):
+        if called not in seen:
+            yield from _function_parts(name, value, called, seen, compiled=compiled)
+    elif isinstance(value, type):
+        # Triton compiles methods of its own classes (aggregates); Python may use any.
+        is_read = not compiled or hasattr(value, "__triton_aggregate__")
+        if is_read and value not in seen and not _is_of_triton(value):
+            seen.add(value)
+            yield f"{name} has {list(inspect.get_annotations(value))}"
+            for member, of_class in vars(value).items():
+                if not member.startswith("__"):
+                    yield from _value_parts(member, of_class, seen, compiled=compiled)
+    else:
+        yield from _constant_parts(name, value, seen, compiled=compiled)
+
+
+def _function_parts(
+    name: str, value: Any, called: FunctionType, seen: set[Any], *, compiled: bool
+) -> Iterator[str]:
+    """Yield the code of a function; ``called`` is the Python function of ``value``."""
+    if _is_of_triton(called):
+        # These are part of Triton's version, but a name may stand for any of them.
+        is_other = called.__name__ != name or called.__module__.startswith("triton.language.extra")
+        if is_other:
+            yield f"{name} = {called.__module__}.{called.__qualname__}"
+    elif called is not value:
+        yield from _source_parts(called, seen, compiled=isinstance(value, JITFunction))
+    elif not compiled:
+        yield from _source_parts(called, seen, compiled=False)
+
+
+def _constant_parts(name: str, value: Any, seen: set[Any], *, compiled: bool) -> Iterator[str]:
+    """Yield a constant; of a container, its parts."""
+    constant = value.value if isinstance(value, triton.language.constexpr) else value
+    if _is_constant(constant):
+        yield f"{name} = {constant!r}"
+    elif isinstance(constant, Mapping):
+        for key, part in constant.items():
+            yield from _value_parts(f"{name}[{key!r}]", part, seen, compiled=compiled)
+    elif isinstance(constant, tuple | list):
+        for i, part in enumerate(constant):
+            yield from _value_parts(f"{name}[{i}]", part, seen, compiled=compiled)
+    elif constant is not value:
+        yield from _value_parts(name, constant, seen, compiled=compiled)
+
+
+def _is_of_triton(value: Any) -> bool:
+    return (value.__module__ or "").startswith("triton.")
 
 
 def _named_defaults(python: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -114,7 +163,8 @@ def _is_constant(value: Any) -> bool:
     """Whether a kernel may use a global value: a number, text, Triton type, or several of them."""
     if isinstance(value, tuple | list):
         return all(map(_is_constant, value))
-    return isinstance(value, bool | int | float | str | triton.language.dtype)
+    kinds = bool | int | float | str | Enum | np.generic | triton.language.dtype
+    return isinstance(value, kinds)
 
 
 def _references(python: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -124,12 +174,24 @@ def _references(python: FunctionType) -> Iterator[tuple[str, Any]]:
     cells = zip(python.__code__.co_freevars, python.__closure__ or (), strict=True)
     scope |= {name: cell.cell_contents for name, cell in cells}
     for name, value in scope.items():
-        if not isinstance(value, ModuleType):
+        if isinstance(value, ModuleType):
+            yield from _members(value, names, seen=set())
+        else:
             yield name, value
-            continue
 
-        # The code names a module and its members alike, so any of the names may be a member.
-        if not value.__name__.startswith("triton"):
-            for member in names:
-                if hasattr(value, member):
-                    yield member, getattr(value, member)
+
+def _members(owner: Any, names: Sequence[str], seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a module that code names, and those of modules and classes in it.
+
+    The code names modules and their members alike, so any of the names may be a member.
+    """
+    module = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
+    if id(owner) in seen or module.split(".")[0] == "triton":
+        return
+    seen.add(id(owner))
+    for name in names:
+        if hasattr(owner, name):
+            member = getattr(owner, name)
+            yield name, member
+            if isinstance(member, ModuleType | type):
+                yield from _members(member, names, seen)

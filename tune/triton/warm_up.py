@@ -1,6 +1,7 @@
 """Tunes recorded calls ahead of use."""
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -52,10 +53,22 @@ def _warm_up_one(kernel: Autotuner, call: RecordedCall, device: Any) -> WarmedCa
     """Call the kernel once with new arguments of the recorded kind, which tunes it."""
     args = [allocate_argument(argument, device) for argument in call.args]
     kwargs = {name: allocate_argument(argument, device) for name, argument in call.kwargs.items()}
-    constants = list(kernel.configs[0].kwargs)
+    parameters = inspect.signature(kernel.base_fn).parameters
+
+    def changes(entry: Mapping[str, Any]) -> int:
+        constants = {name: value for name, value in entry.items() if name in parameters}
+        return sum(parameters[name].default != value for name, value in constants.items())
+
+    # Entries may set different constants, and a launch has defaults for the others: of those that
+    # fit, the launched one is that which changes the most.
+    entries = sorted((config.kwargs for config in kernel.configs), key=changes, reverse=True)
 
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
-        return call.programs({name: meta[name] for name in constants})
+        for entry in entries:
+            # A grid does not see compiler options, such as waves_per_eu.
+            if all(meta[name] == value for name, value in entry.items() if name in meta):
+                return call.programs(entry)
+        return call.programs({name: meta[name] for name in entries[0]})
 
     kernel.configs_timings = {}
     kernel[grid](*args, **kwargs)

@@ -143,10 +143,11 @@ def _foretell(
 ) -> None:
     """Print which configurations cannot run on which architecture; exit with 1 if none can."""
     from foretune.collect.compiled.compile_pool import load_kernel
+    from foretune.collect.compiled.compile_result import shown_configuration
     from foretune.collect.compiled.foretelling import foretell
     from foretune.collect.compiled.gpu_targets import TARGETS
 
-    configs = [Configuration.parse(text) for text in config] or _autotuner_configs(kernel)
+    configs = _given_configs(config) or _autotuner_configs(kernel)
     problems = _problems(kernel, arg, problem_texts)
     arguments = problems[0]
     reasons_of_target = foretell(load_kernel(kernel), arguments, configs, list(TARGETS.values()))
@@ -161,6 +162,8 @@ def _foretell(
         most_frequent = max(failures, key=failures.count, default="")
         rows.append([target, may_run, most_frequent])
     output.table(kernel, ("architecture", "may run", "why not the others, for example"), rows)
+    if any("maxnreg" in config for config in configs):
+        output.say("Registers are not foretold: --target shows whether maxnreg suffices")
     if targets_without_any:
         names = ", ".join(targets_without_any)
         output.say(f"No configuration runs on {names}: add a smaller one")
@@ -172,7 +175,7 @@ def _foretell(
     configs_of_target = {}
     for target, reasons in reasons_of_target.items():
         configs_of_target[target] = [
-            {"config": config, "reason": reason}
+            {"config": shown_configuration(config), "reason": reason}
             for config, reason in zip(configs, reasons, strict=True)
         ]
     output.result(
@@ -189,7 +192,6 @@ def _foretell(
 
 def _problems(kernel: str, arg: list[str], problem_texts: list[str]) -> list[dict[str, Any]]:
     """Return the arguments of each problem; without problems, those that were given alone."""
-    from foretune.collect.compiled.arguments import parse_argument
     from foretune.collect.compiled.compile_pool import load_kernel
     from foretune.tune.triton.parameters import undecorated_kernel
 
@@ -204,8 +206,25 @@ def _problems(kernel: str, arg: list[str], problem_texts: list[str]) -> list[dic
                 f"--problem {text}: {unused[0]} is no argument of the kernel, and no size in --arg"
             )
         own = {name: size for name, size in sizes.items() if name in names}
-        problems.append({**own, **dict(parse_argument(each, sizes) for each in arg)})
+        arguments = _arguments(arg, sizes)
+        twice = [name for name in own if name in arguments]
+        if twice:
+            raise UsageError(f"{twice[0]} is given by --problem and by --arg: drop one")
+        problems.append({**own, **arguments})
     return problems
+
+
+def _arguments(texts: Sequence[str], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return the arguments of ``--arg`` by name; UsageError if one is given twice."""
+    from foretune.collect.compiled.arguments import parse_argument
+
+    arguments: dict[str, Any] = {}
+    for text in texts:
+        name, value = parse_argument(text, sizes)
+        if name in arguments:
+            raise UsageError(f"--arg {name} is given twice: drop one")
+        arguments[name] = value
+    return arguments
 
 
 def _sizes(text: str) -> dict[str, int]:
@@ -247,6 +266,9 @@ def _propose(
         for target, configs in proposed.items()
         for config in configs
     ]
+    without_any = [target for target, configs in proposed.items() if not configs]
+    if without_any:
+        output.say(f"No proposal runs on {', '.join(without_any)}")
     output.table("Proposed, the most useful first", ("architecture", "configuration"), rows)
     output.say(
         "Nothing was measured. On recorded times, sm_80's proposals beat authors' lists, sm_90's "
@@ -265,11 +287,10 @@ def _compile(
     cache_dir: Path | None,
 ) -> "list[CompileResult]":
     """Compile every configuration, and return what came out, in their order."""
-    from foretune.collect.compiled.arguments import parse_argument
     from foretune.collect.compiled.compile_pool import compile_configs
     from foretune.collect.compiled.gpu_targets import get_target
 
-    configs = [Configuration.parse(text) for text in config] or _autotuner_configs(kernel)
+    configs = _given_configs(config) or _autotuner_configs(kernel)
     outcomes: dict[int, CompileResult] = {}
     with progress_bar() as progress:
         progress.start("compiling", len(configs))
@@ -278,7 +299,7 @@ def _compile(
             (),
             configs,
             get_target(target),
-            kwargs=dict(map(parse_argument, arg)),
+            kwargs=_arguments(arg, {}),
             limit_s=options.require_positive(time_limit, "--time-limit"),
             cache_dir=cache_dir and str(cache_dir),
         )
@@ -286,6 +307,15 @@ def _compile(
             outcomes[position] = outcome
             progress.advance(_format_config(outcome.config))
     return [outcomes[position] for position in range(len(configs))]
+
+
+def _given_configs(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the configurations of the command line; None is Python's, as in a kernel's list."""
+    parsed = [Configuration.parse(text) for text in texts]
+    return [
+        {name: None if value == "None" else value for name, value in config.items()}
+        for config in parsed
+    ]
 
 
 def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:

@@ -144,3 +144,24 @@ def test_compile_configs_sends_descriptors_without_memory(toys, tmp_path, monkey
 
 def triton_cdiv(n, block):
     return -(-n // block)
+
+
+def test_compile_configs_mistake_of_one_entry_is_its_result(toys):
+    configs = [{"BLOCK": 64}, {}, {"BLOCK": 64, "BLOK": 1}, {"BLOCK": 128, "maxnreg": 0}]
+    fine, lacking, mistyped, without_registers = outcomes("triton_toys:add", VECTORS, configs)
+    assert fine.ok
+    assert "add lacks BLOCK" in lacking.error
+    assert "BLOK" in mistyped.error
+    assert "value expected for maxnreg" in without_registers.error
+    failed = (lacking, mistyped, without_registers)
+    assert {outcome.status for outcome in failed} == {Status.COMPILE_ERROR}
+
+
+def test_compile_configs_takes_values_of_any_type(toys):
+    """None and Triton's types, as lists of authors have them; results show them as text."""
+    import triton.language as tl
+
+    configs = [{"BLOCK": 64, "KIND": tl.float16, "BIAS": None}]
+    (outcome,) = outcomes("triton_toys:converted", [F16, F16], configs)
+    assert outcome.ok, outcome.error
+    assert outcome.config == {"BLOCK": 64, "KIND": "fp16", "BIAS": "None"}

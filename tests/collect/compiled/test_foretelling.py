@@ -1,5 +1,6 @@
 """What cannot run on an architecture, foretold from unoptimized code."""
 
+import numpy as np
 import pytest
 
 pytest.importorskip("triton")
@@ -31,7 +32,6 @@ def test_block_code_shows_what_a_step_loads_and_what_is_stored(large):
         loops=(LoopCode(LARGE_STEP, held_bytes=0, operand_bytes=64 * 256 * 2, computed_bytes=0),),
         rows=128,
         operand_bits=16,
-        result_bytes=128 * 256 * 2,
     )
 
 
@@ -157,6 +157,100 @@ def test_foretell_names_clusters_that_no_gpu_has(toys, blocks):
         toys.matmul, ARGUMENTS, [{**SMALL, "num_ctas": blocks}, SMALL], [get_target("sm_90")]
     )
     assert found["sm_90"] == [f"a cluster has 1, 2, 4, 8, 16 blocks, not {blocks}", ""]
+
+
+@pytest.mark.parametrize(
+    ("option", "maker", "other"),
+    [({"maxnreg": 64}, "sm_90", "gfx942"), ({"waves_per_eu": 2}, "gfx942", "sm_90")],
+)
+def test_foretell_option_of_one_maker_is_a_reason_on_the_other(toys, option, maker, other):
+    targets = [get_target(maker), get_target(other)]
+    found = foretell(toys.matmul, ARGUMENTS, [SMALL, {**SMALL, **option}], targets)
+    assert found[maker] == ["", ""]
+    assert found[other] == ["", f"{other} has no option {next(iter(option))}"]
+
+
+WITHOUT_DEPTH = {"BM": 32, "BN": 32}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (WITHOUT_DEPTH, "lacks BK"),
+        ({**SMALL, "num_wraps": 4}, "num_warps"),
+        ({**SMALL, "M": 64}, "is given M as an argument and by the configuration"),
+        ({**SMALL, "num_stages": 2.5}, "num_stages is 2.5"),
+        ({**SMALL, "num_warps": "4"}, "num_warps is '4'"),
+        ({**SMALL, "maxnreg": 0}, "maxnreg is 0"),
+        ({**SMALL, "BM": 2048, "BN": 2048}, "exceeds triton maximum tensor numel"),
+    ],
+)
+def test_foretell_mistake_of_one_entry_is_its_reason(toys, wrong, reason):
+    found = foretell(toys.matmul, ARGUMENTS, [wrong, SMALL], [get_target("sm_90")])["sm_90"]
+    assert reason in found[0]
+    assert found[1] == ""
+
+
+def test_foretell_mistake_of_all_entries_is_an_error(toys):
+    with pytest.raises(UsageError, match="lacks BK"):
+        foretell(toys.matmul, ARGUMENTS, [WITHOUT_DEPTH] * 2, [get_target("sm_90")])
+
+
+def test_foretell_numpy_numbers_are_numbers(toys):
+    config = {name: np.int64(value) for name, value in SMALL.items() if name.startswith("num")}
+    found = foretell(toys.matmul, ARGUMENTS, [{**SMALL, **config}], [get_target("sm_90")])
+    assert found["sm_90"] == [""]
+
+
+@pytest.mark.parametrize("target", ["sm_86", "gfx942"])
+@pytest.mark.parametrize("kernel", ["one_step", "while_loop"])
+def test_shared_bytes_of_products_outside_of_for_loops_are_those_compiled(
+    kernel, target, tmp_path, monkeypatch
+):
+    import staged_products
+
+    from foretune.collect.compiled.compiling import compile_full, first_code, specialize
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    config = {"BM": 64, "BN": 32, "BK": 128, "num_warps": 4}
+    function = getattr(staged_products, kernel)
+    specialized = specialize(function, [], ARGUMENTS, config, get_target(target))
+    block = BlockCode.parse(first_code(specialized, inline=True))
+    shared_bytes = compile_full(specialized).metadata.shared
+    assert block.shared_bytes(config, get_target(target)) == shared_bytes > 0
+
+
+@pytest.mark.parametrize("target", ["sm_86", "sm_90", "gfx942"])
+@pytest.mark.parametrize("stages", [1, 2, 5])
+def test_shared_bytes_follow_the_stages_that_a_loop_sets(stages, target):
+    import staged_products
+
+    from foretune.collect.compiled.compiling import compile_full, first_code, specialize
+
+    config = {"BM": 64, "BN": 64, "BK": 32, "STAGES": stages, "num_warps": 4, "num_stages": 3}
+    staged = staged_products.staged_loop
+    specialized = specialize(staged, [], ARGUMENTS, config, get_target(target))
+    block = BlockCode.parse(first_code(specialized, inline=True))
+    shared_bytes = compile_full(specialized).metadata.shared
+    result_bytes = 64 * 64 * 2  # a result may need more than one stage
+    assert block.shared_bytes(config, get_target(target)) <= shared_bytes
+    assert shared_bytes <= max(block.shared_bytes(config, get_target(target)), result_bytes)
+
+
+def test_shared_bytes_of_a_cluster_are_divided(large):
+    sm_90 = get_target("sm_90")
+    assert large.shared_bytes({**LARGE, "num_ctas": 2}, sm_90) == 2 * LARGE_STEP
+
+
+def test_shared_bytes_of_a_batch_are_not_read_by_asynchronous_units():
+    code = ATTENTION.replace("64x32xf16", "4x64x32xf16").replace("32x16xf16", "4x32x16xf16")
+    code = code.replace("64x16xf32", "4x64x16xf32")
+    assert BlockCode.parse(code).rows == 1
+
+
+def test_shared_bytes_of_a_result_are_no_limit(toys):
+    wide = {"BM": 256, "BN": 256, "BK": 16, "num_warps": 8, "num_stages": 2}
+    assert foretell(toys.matmul, ARGUMENTS, [wide], [get_target("sm_86")])["sm_86"] == [""]
 
 
 def test_foretell_missing_argument_is_an_error(toys):

@@ -5,12 +5,15 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
+import numpy as np
+import triton.language as tl
 import tuned_kernels
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.tune.triton.call_plan import make_plan
 from foretune.tune.triton.parameters import triton_parameters
+from foretune.tune.triton.problem_key import problem_from_arguments
 
 COPY = triton.jit(tuned_kernels.copy)
 DATA = torch.zeros(80, dtype=torch.float16)
@@ -38,10 +41,29 @@ def is_same(one, other, classes=True):
         ((DATA, DATA, 64, 33), (DATA, DATA, 64, 1), False),  # a one is a constant
         ((DATA, DATA, 64, 32), (DATA, DATA, 64, 32, 128), False),  # a constant of the code
         ((DATA, DATA, 64, 32), (DATA, DATA, 64, 32.0), False),
+        (((DATA, 1), DATA, 64), ((DATA[16:], 1), DATA, 64), True),
+        (((DATA, 1), DATA, 64), ((DATA.float(), 1), DATA, 64), False),
+        (((DATA, 1), DATA, 64), ((DATA[1:], 1), DATA, 64), False),
+        (((DATA, 1), DATA, 64), ((DATA, 3), DATA, 64), False),
+        (((DATA, 1), DATA, 64), ((DATA,), DATA, 64), False),
+        ((DATA, DATA, 64, 32, np.int64(64)), (DATA, DATA, 64, 32, np.int64(64)), True),
+        ((DATA, DATA, 64, 32, np.int64(64)), (DATA, DATA, 64, 32, np.int64(128)), False),
     ],
 )
 def test_key_is_equal_if_triton_compiles_the_same_code(one, other, same):
     assert is_same(one, other) == same
+    problems = [
+        problem_from_arguments(COPY, ("n",), dict(zip(COPY.arg_names, call, strict=False)))
+        for call in (one, other)
+    ]
+    assert (problems[0] == problems[1]) == same
+
+
+@pytest.mark.parametrize("wrapped", [np.int64, np.int32, tl.constexpr])
+def test_problem_of_a_wrapped_constant_is_that_of_its_value(wrapped):
+    arguments = {"x": DATA, "y": DATA, "n": 64}
+    problem = problem_from_arguments(COPY, ("n",), {**arguments, "BLOCK": wrapped(128)})
+    assert problem == problem_from_arguments(COPY, ("n",), {**arguments, "BLOCK": 128})
 
 
 def test_key_without_classes_ignores_alignment_and_ones():

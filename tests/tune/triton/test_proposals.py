@@ -150,3 +150,21 @@ def test_propose_refuses_attention(toys, monkeypatch):
     monkeypatch.setattr(proposals, "tile_launches", with_kept_queries)
     with pytest.raises(UsageError, match="is attention"):
         propose(toys.matmul, [product(SQUARE)], LISTED, find_device("NVIDIA B200"), count=4)
+
+
+@pytest.mark.parametrize("broken", [{"BM": 48, "BN": 64, "BK": 32}, {"BM": 64, "BN": 64}])
+def test_propose_broken_first_entry_tells_nothing(toys, broken):
+    device = find_device("NVIDIA H100 80GB HBM3")
+    listed = [Configuration(broken), LISTED[0]]
+    proposed = propose(toys.matmul, [product(SQUARE)], listed, device, count=3)
+    assert proposed == propose(toys.matmul, [product(SQUARE)], LISTED[:1], device, count=3)
+
+
+def test_propose_type_that_the_gpu_lacks_has_no_entries(toys, monkeypatch):
+    monkeypatch.setattr(proposals, "EDGES", (64,))
+    monkeypatch.setattr(proposals, "STAGES", (2, 3))
+    arguments = product(SQUARE)
+    for name in "ab":
+        arguments[name] = Tensor("float8_e4m3fn", (2048, 2048), (2048, 1))
+    device = find_device("NVIDIA A100-SXM4-80GB")
+    assert propose(toys.matmul, [arguments], LISTED[:1], device, count=3) == []

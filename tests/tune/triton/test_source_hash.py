@@ -186,3 +186,67 @@ def test_to_configuration_warns_of_a_hook_that_cannot_be_read(tmp_path):
             first = to_configuration(config)
 
         assert to_configuration(config) == first
+
+
+READING = """
+import enum
+import sys
+import types
+
+import triton
+import triton.language as tl
+from triton.language.core import _aggregate as aggregate
+from triton.language.extra import libdevice
+
+OTHERS = types.ModuleType("others")
+OTHERS.Options = type("Options", (), {{"SIZE": tl.constexpr({number})}})
+OTHERS.inner = types.ModuleType("triton_of_a_user")
+OTHERS.inner.SIZE = tl.constexpr({number})
+SIZES = tl.constexpr({{"small": {number}}})
+PAIR = (tl.constexpr({number}), tl.constexpr(0))
+Kind = enum.Enum("Kind", {{"ONE": {number}}})
+KIND = tl.constexpr(Kind.ONE)
+MAYBE = tl.constexpr({maybe})
+function = {function}
+
+def plain(x):
+    return x + {number}
+
+@triton.constexpr_function
+def evaluated(x):
+    return plain(x)
+
+@aggregate
+class Pair:
+    left: tl.tensor
+
+    @triton.jit
+    def sum(self):
+        return self.left + {number}
+
+@triton.jit
+def kernel(x, BLOCK: tl.constexpr):
+    {read}
+"""
+FIRST = {"number": 1, "maybe": None, "function": "tl.exp"}
+
+
+@pytest.mark.parametrize(
+    ("read", "changed"),
+    [
+        ("OTHERS.Options.SIZE", {"number": 2}),
+        ("OTHERS.inner.SIZE", {"number": 2}),
+        ("SIZES['small']", {"number": 2}),
+        ("PAIR[0]", {"number": 2}),
+        ("KIND", {"number": 2}),
+        ("MAYBE", {"maybe": 0}),
+        ("function(x)", {"function": "tl.log"}),
+        ("function(x)", {"function": "libdevice.exp"}),
+        ("evaluated(1)", {"number": 2}),
+        ("Pair(x).sum()", {"number": 2}),
+    ],
+)
+def test_source_hash_is_that_of_all_that_the_code_reads(hash_of, read, changed):
+    one = READING.format(**FIRST, read=read)
+    assert hash_of(one) == hash_of(one)
+    assert hash_of(one) != hash_of(READING.format(**{**FIRST, **changed}, read=read))

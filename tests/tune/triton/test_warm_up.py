@@ -253,3 +253,45 @@ class TestBuckets:
             self.decorate(n=[128, 64])
         with pytest.raises(UsageError, match="'m', which is not in key"):
             self.decorate(m=[64])
+
+
+def recorded(*arguments):
+    """Return arguments as a file of recorded calls keeps them."""
+    call = RecordedCall("module:kernel", tuple(map(describe, arguments)), {}, (1,))
+    return RecordedCall.from_line(call.to_line()).args
+
+
+def test_recorded_descriptor_keeps_its_own_shape():
+    """All heads as rows, as in Triton's tutorial of attention."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    heads = torch.empty(2, 8, 128, 64, dtype=torch.float16)
+    (found,) = recorded(TensorDescriptor(heads, [2 * 8 * 128, 64], [64, 1], [128, 64]))
+    assert (found.shape, found.strides) == ([2048, 64], [64, 1])
+    assert found.base.shape == (2, 8, 128, 64)
+
+
+def test_recorded_lists_tuples_and_numpy_numbers_are_what_they_were():
+    found = recorded([1, 2], (1, [2.5]), np.int64(3), tl.constexpr(4), None, True)
+    assert list(found) == [[1, 2], (1, [2.5]), 3, 4, None, True]
+
+
+def test_recording_refuses_what_the_file_cannot_hold():
+    with pytest.raises(UsageError, match="an argument of dict cannot be recorded"):
+        recorded({"a": 1})
+
+
+def test_warm_up_entries_may_set_different_constants(device, tensors, monkeypatch):
+    import served_kernels
+
+    entries = [*configs(64), triton.Config({"BLOCK": 128, "m": 3}), triton.Config({"m": 5})]
+    kernel = foretune.autotune(entries, ["n"], budget="all", store=False)(triton.jit(copy))
+    monkeypatch.setattr(served_kernels, "tuned", kernel)
+    grids = {"BLOCK=64": (4,), "BLOCK=128,m=3": (2,), "m=5": (8,)}
+    call = RecordedCall("served_kernels:tuned", (*map(describe, tensors), 256), {}, grids)
+
+    (warmed,) = warm_up([call])
+
+    assert warmed.measured == 3
+    launched = {launch.arguments["m"]: launch.grid[0] for launch in device.launches}
+    assert launched == {1: 4, 3: 2, 5: 8}

@@ -14,7 +14,7 @@ MIN_EDGE = 8
 """Minimum edge of a tile for matrix units."""
 NOT_EDGE_WORDS = ("GROUP", "SPLIT", "STAGES", "WARPS", "SMS")
 """Words in the names of parameters that are not edges."""
-NOT_SIZE_WORDS = {"STRIDE", "BLOCK", "GROUP", "SPLIT", "TOP", "NUM"}
+NOT_SIZE_WORDS = {"STRIDE", "BLOCK", "GROUP", "SPLIT", "TOP", "NUM", "MAX"}
 """Words in the names of arguments that are not sizes."""
 _TILE_NAME = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
 

@@ -21,11 +21,14 @@ from foretune.tune.triton.tiles.operands import (
     is_exact,
     is_transposed,
     log_alignment,
+    multiplied,
 )
 from foretune.tune.triton.tiles.shape import Tiles
 
 DEFAULT_DEPTH = 1024.0
 """Inner size of a product, if unknown."""
+SPLIT = "SPLIT_K"
+"""Usual name of the number of parts into which programs split the depth."""
 DEFAULT_WARPS = 4
 DEFAULT_STAGES = 3
 """Triton's ``num_warps`` and ``num_stages``, if a candidate does not set them."""
@@ -50,7 +53,9 @@ def tile_launches(
     )
     if tiles is None:
         return None
-    tiles = _with_rows(tiles, call, configs, operands[0])
+    a, b = multiplied(operands, 0.0 if tiles.is_attention else tiles.size_k)
+    tiles = _with_rows(tiles, call, configs, a)
+    tiles = _with_keys(tiles, b)
     product = _Product.of(call, operands, tiles)
     return [_tile_launch(call, config, tiles, product) for config in configs]
 
@@ -59,9 +64,9 @@ def tile_launches(
 class _Product:
     """What the launches of all candidates have in common.
 
-    ``a`` and ``b`` are the first two operands, or twice the only one. ``inner_size`` is the axis
-    that they share, ``head_width`` the width of an attention head; ``is_k_major`` is whether both
-    are contiguous along that axis.
+    ``a`` and ``b`` are the two operands, or twice the only one. ``inner_size`` is the axis that
+    they share, ``head_width`` the width of an attention head; ``is_k_major`` is whether both are
+    contiguous along that axis.
     """
 
     a: Any
@@ -74,8 +79,7 @@ class _Product:
 
     @classmethod
     def of(cls, call: Call, operands: Sequence[Any], tiles: Tiles) -> "_Product":
-        a = operands[0]
-        b = operands[min(1, len(operands) - 1)]
+        a, b = multiplied(operands, 0.0 if tiles.is_attention else tiles.size_k)
         outer_sizes = (tiles.size_m, tiles.size_n)
         shared = [size for size in a.shape if size in b.shape and size not in outer_sizes]
         inner_size = (float(shared[-1]) if shared else 0.0) or DEFAULT_DEPTH
@@ -113,7 +117,7 @@ def _tile_launch(call: Call, config: Configuration, tiles: Tiles, product: _Prod
         # Each step loads a tile of either operand and multiplies them.
         k = tile.k or product.head_width
         size_k = tiles.size_k or product.inner_size
-        steps = math.ceil(size_k / k / float(config.get("SPLIT_K", 1)))
+        steps = math.ceil(size_k / k / _splits(call, config))
         flops = 2.0 * m * n * k
         step_bytes = k * (bytes_a * m + bytes_b * n)
         kept_bytes = 0.0
@@ -143,6 +147,30 @@ def _tile_launch(call: Call, config: Configuration, tiles: Tiles, product: _Prod
         alignment=min(log_alignment(product.a), log_alignment(product.b)),
         k_major=float(product.is_k_major),
     )
+
+
+def _splits(call: Call, config: Configuration) -> float:
+    """Return the number of parts of the depth, each of which has programs of its own."""
+    if SPLIT in config:
+        return float(config[SPLIT])
+    splits = 1.0
+    for name, value in config.items():
+        if type(value) is int and value > 1 and "SPLIT" in name.upper():
+            multiplies_programs = call.programs(config) == value * call.programs(
+                {**config, name: 1}
+            )
+            splits *= value if multiplies_programs else 1.0
+    return splits
+
+
+def _with_keys(tiles: Tiles, keys: Any) -> Tiles:
+    """Return the tiles; if attention does not tell the number of keys, with the tensor's.
+
+    That is its longest axis besides the head's width: without it, all tiles had one step.
+    """
+    if not tiles.is_attention or tiles.size_n:
+        return tiles
+    return replace(tiles, size_n=float(max(keys.shape[:-1], default=0)))
 
 
 def _with_rows(tiles: Tiles, call: Call, configs: Sequence[Configuration], a: Any) -> Tiles:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 DATA_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "uint8": 8}
@@ -23,6 +23,18 @@ def find_operands(arguments: Mapping[str, Any]) -> list[Any]:
     return [tensor for tensor in tensors if bits_of(tensor)]
 
 
+def multiplied(operands: Sequence[Any], depth: float) -> tuple[Any, Any]:
+    """Return the two operands of a product, or twice the only one.
+
+    They are the first two matrices with an axis of the product's depth: a result or a bias may come
+    before. If its depth is not known (0), or they have none, they are the first two tensors.
+    """
+    matrices = [tensor for tensor in operands if len(tensor.shape) > 1]
+    with_depth = [tensor for tensor in matrices if depth in tensor.shape]
+    candidates = with_depth if len(with_depth) > 1 else operands
+    return candidates[0], candidates[min(1, len(candidates) - 1)]
+
+
 def bits_of(tensor: Any) -> float:
     """Return the bits per element; 0 for indices."""
     name = str(tensor.dtype).removeprefix("torch.")
@@ -30,8 +42,10 @@ def bits_of(tensor: Any) -> float:
 
 
 def bytes_of(tensor: Any) -> float:
-    """Return the bytes of all elements."""
-    return math.prod(tensor.shape) * bits_of(tensor) / 8
+    """Return the bytes of all elements; those that a stride of 0 repeats count once."""
+    axes = zip(tensor.shape, tensor.stride(), strict=False)  # a description may lack strides
+    repeats = math.prod(max(size, 1) for size, stride in axes if stride == 0)
+    return math.prod(tensor.shape) / repeats * bits_of(tensor) / 8
 
 
 def is_exact(arguments: Mapping[str, Any]) -> bool:
@@ -76,7 +90,8 @@ def log_alignment(tensor: Any) -> float:
 def head_width(arguments: Mapping[str, Any], tensor: Any) -> float:
     """Return the width of an attention head: an argument such as HEAD_DIM, else the last axis."""
     for name, value in arguments.items():
-        if type(value) is int and value >= MIN_HEAD_WIDTH and "DIM" in name.upper():
+        is_width = type(value) is int and MIN_HEAD_WIDTH <= value <= MAX_HEAD_WIDTH
+        if is_width and "DIM" in name.upper():
             return float(value)
     shape = tensor.shape
     if len(shape) > 1 and shape[-1] <= MAX_HEAD_WIDTH:

@@ -146,8 +146,8 @@ def test_tile_launches_float32_is_exact_if_an_argument_says_so(arguments, exact)
 
 @pytest.mark.parametrize(
     ("arguments", "steps"),
-    [({"N_CTX": 1024}, 1024 / 64), ({}, 1)],
-    ids=["known keys", "unknown keys"],
+    [({"N_CTX": 512}, 512 / 64), ({}, 1024 / 64)],
+    ids=["named keys", "keys of the tensor"],
 )
 def test_tile_launches_attention_loops_over_keys(arguments, steps):
     config = Configuration(BLOCK_M=128, BLOCK_N=64)
@@ -189,3 +189,44 @@ def test_tile_launches_grid_that_raises_leaves_names():
     arguments = product(M=M, N=N, K=K).arguments
     (launch,) = tile_launches(call(grid, **arguments), [TILE])
     assert launch.tiles == 16 * 8
+
+
+def test_tile_launches_operands_are_the_matrices_with_the_depth():
+    """A result and a bias come first, as in many signatures."""
+    ordered = product(M=M, N=N, K=K)
+    tensors = {"c": meta(M, N), "bias": meta(N), "a": meta(M, K), "b": meta(N, K).t()}
+    launches = [
+        tile_launches(call(ordered.grid, **arguments, M=M, N=N, K=K), [TILE])[0]
+        for arguments in (tensors, {name: tensors[name] for name in ("a", "b", "c", "bias")})
+    ]
+    assert launches[0] == launches[1]
+    assert launches[0].k_major == 1
+
+
+def test_tile_launches_repeated_elements_are_moved_once():
+    expanded = meta(K, N).expand(8, K, N)
+    batched = {"a": meta(8, M, K), "b": expanded, "c": meta(8, M, N)}
+    (launch,) = tile_launches(call(product(batch=8).grid, **batched, M=M, N=N, K=K), [TILE])
+    assert launch.moved_bytes == 2 * (8 * M * K + K * N + 8 * M * N)
+
+
+@pytest.mark.parametrize(("name", "is_count"), [("KSPLIT", True), ("SPLIT_SIZE", False)])
+def test_tile_launches_split_of_any_name_divides_steps_if_it_multiplies_programs(name, is_count):
+    def grid(meta):
+        return *product().grid(meta), meta[name] if is_count else 2
+
+    config = Configuration({**TILE, name: 4})
+    (launch,) = tile_launches(call(grid, **product(M=M, N=N, K=K).arguments), [config])
+    assert launch.steps == K / 32 / (4 if is_count else 1)
+
+
+def test_tile_launches_largest_size_is_not_the_size():
+    arguments = product(N=N, K=K).arguments
+    (launch,) = tile_launches(call(product().grid, **arguments, max_M=100 * M), [TILE])
+    assert launch.size_m == M
+
+
+def test_tile_launches_width_of_all_heads_is_not_that_of_one():
+    config = Configuration(BLOCK_M=128, BLOCK_N=64)
+    (launch,) = tile_launches(attention(HIDDEN_DIM=4096, HEAD_DIM=64), [config])
+    assert launch.tile_k == 64
