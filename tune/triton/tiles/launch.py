@@ -53,9 +53,8 @@ def tile_launches(
     )
     if tiles is None:
         return None
-    a, b = multiplied(operands, 0.0 if tiles.is_attention else tiles.size_k)
+    a, _ = multiplied(operands, 0.0 if tiles.is_attention else tiles.size_k)
     tiles = _with_rows(tiles, call, configs, a)
-    tiles = _with_keys(tiles, b)
     product = _Product.of(call, operands, tiles)
     return [_tile_launch(call, config, tiles, product) for config in configs]
 
@@ -161,16 +160,6 @@ def _splits(call: Call, config: Configuration) -> float:
             )
             splits *= value if multiplies_programs else 1.0
     return splits
-
-
-def _with_keys(tiles: Tiles, keys: Any) -> Tiles:
-    """Return the tiles; if attention does not tell the number of keys, with the tensor's.
-
-    That is its longest axis besides the head's width: without it, all tiles had one step.
-    """
-    if not tiles.is_attention or tiles.size_n:
-        return tiles
-    return replace(tiles, size_n=float(max(keys.shape[:-1], default=0)))
 
 
 def _with_rows(tiles: Tiles, call: Call, configs: Sequence[Configuration], a: Any) -> Tiles:
