@@ -19,6 +19,8 @@ from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.tiles.edges import divided_size, named_size
 from foretune.tune.triton.tiles.shape import Tiles, TileShape
 
+MAX_TRIED = 3
+"""Configurations whose code is tried: the first of a list may be for another GPU, or broken."""
 EXPONENT_DIGITS = 3
 """Decimal places of an exponent."""
 _DOT = re.compile(r"tt\.dot(?:_scaled)? .*?: *tensor<([\dx]+)x\w+>.*? -> tensor<([\dx]+)x\w+>")
@@ -108,14 +110,14 @@ def shape_law(call: Call, configs: Sequence[Configuration]) -> ShapeLaw | None:
     """
     if call.function is None:
         return None
-    base = configs[0]
-    shapes = _shapes_if_compiling(call, base)
-    if shapes is None:
+    first = _first_shapes(call, configs)
+    if first is None:
         return None
+    base, shapes = first
 
     exponents = {}
     for name in base:
-        powers = None if name in LAUNCH_OPTIONS else _powers(call, configs, shapes, name)
+        powers = None if name in LAUNCH_OPTIONS else _powers(call, configs, base, shapes, name)
         if powers is not None:
             exponents[name] = powers
     return ShapeLaw(base, shapes, exponents)
@@ -146,22 +148,55 @@ def tiles_by_code(call: Call, law: ShapeLaw | None) -> Tiles | None:
     return Tiles(shape, size_m, size_n, size_k, is_attention)
 
 
+def _first_shapes(
+    call: Call, configs: Sequence[Configuration]
+) -> tuple[Configuration, BlockShapes] | None:
+    """Return the first of a few configurations whose code can be generated, and its shapes.
+
+    A launch says if an argument is missing or wrong (UsageError), or if Triton does not compile the
+    code: then nothing is said here. Another error would stay hidden, since tuning goes on without
+    an order: it is a warning.
+    """
+    from triton.compiler import CompilationError
+
+    hidden: Exception | None = None
+    for config in configs[:MAX_TRIED]:
+        try:
+            return config, _shapes(call, config)
+        except (UsageError, CompilationError):
+            continue
+        except Exception as e:
+            hidden = hidden or e
+    if hidden is not None:
+        warn(
+            f"the code of {call.kernel} was not read ({describe_error(hidden)}): its "
+            "configurations are tried in no learned order"
+        )
+    return None
+
+
 def _powers(
-    call: Call, configs: Sequence[Configuration], shapes: BlockShapes, name: str
+    call: Call,
+    configs: Sequence[Configuration],
+    base: Configuration,
+    shapes: BlockShapes,
+    name: str,
 ) -> tuple[float, ...] | None:
     """Return the power with which a parameter multiplies each size; None if unknown.
 
-    ``shapes`` are those of the first configuration. The parameter's other values are tried until
-    the code can be generated with one.
+    ``shapes`` are those of ``base``. The parameter's other values are tried until the code can be
+    generated with one.
     """
     values = [value for c in configs if type(value := c.get(name)) is int and value > 0]
     if len(values) < len(configs):
         return None
-    base = configs[0]
-    base_value = values[0]
+    base_value = base[name]
     for value in sorted({*values} - {base_value}):
-        changed = _shapes_if_compiling(call, Configuration({**base, name: value}))
-        if changed is None or len(changed.sizes) != len(shapes.sizes):
+        try:
+            changed = _shapes(call, Configuration({**base, name: value}))
+        except Exception:  # of a combination that the list may lack
+            continue
+        if len(changed.sizes) != len(shapes.sizes):
             continue
         octaves = math.log(value / float(base_value))
         return tuple(
@@ -169,27 +204,6 @@ def _powers(
             for before, after in zip(shapes.sizes, changed.sizes, strict=True)
         )
     return None
-
-
-def _shapes_if_compiling(call: Call, config: Configuration) -> BlockShapes | None:
-    """Return the shapes of one configuration; None if its code cannot be generated.
-
-    A launch says why, so that nothing is said here: that an argument is missing or wrong
-    (UsageError), or that Triton does not compile the code. Another error would stay hidden, since
-    tuning goes on without an order: it is a warning.
-    """
-    from triton.compiler import CompilationError
-
-    try:
-        return _shapes(call, config)
-    except (UsageError, CompilationError):
-        return None
-    except Exception as e:
-        warn(
-            f"the code of {call.kernel} was not read ({describe_error(e)}): its configurations are "
-            "tried in no learned order"
-        )
-        return None
 
 
 def _shapes(call: Call, config: Configuration) -> BlockShapes:

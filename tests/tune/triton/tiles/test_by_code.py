@@ -152,10 +152,20 @@ def test_shape_law_warns_of_an_error_that_no_launch_would_show():
     assert law is None
 
 
-def test_shape_law_first_value_does_not_compile_is_none_in_silence():
-    """pytest makes warnings errors."""
+@pytest.mark.parametrize("broken", [{"WIDTH": 100}, {"num_warps": 3}])
+def test_shape_law_first_entry_does_not_compile_and_the_second_tells(broken):
+    """Neither value is a power of 2; pytest makes warnings errors."""
     kernel_call = call(scaled, x=half(4096), y=half(4096), columns=4096)
-    configs = [Configuration(WIDTH=w, UNROLL=1) for w in (100, 128)]  # 100 is no power of 2
+    plain = {"WIDTH": 128, "UNROLL": 1, "num_warps": 4}
+    configs = [Configuration({**plain, **change}) for change in (broken, {}, {"WIDTH": 256})]
+    law = shape_law(kernel_call, configs)
+    assert law.base == configs[1]
+    assert law.exponents == {"WIDTH": (1.0,)}
+
+
+def test_shape_law_no_entry_compiles_is_none_in_silence():
+    kernel_call = call(scaled, x=half(4096), y=half(4096), columns=4096)
+    configs = [Configuration(WIDTH=w, UNROLL=1) for w in (100, 200)]
     assert shape_law(kernel_call, configs) is None
 
 
