@@ -35,6 +35,7 @@ from foretune.tune.judged_outputs import (
     equal_outputs,
     output_difference,
     parts_of,
+    rounding_shift,
 )
 from foretune.tune.verdict import ProblemVerdict, Verdict
 from foretune.tune.verifier import ERROR, LOOKS, Evidence
@@ -297,9 +298,10 @@ class JudgeBenchmark:
                 continue
             if not accepts_special_values(special, expected, usual):
                 continue
+            shift = rounding_shift(special, expected, usual)
             for name in self.implementations:
                 if name != REFERENCE:
-                    self._check_special(name, problem, seeds, special, expected)
+                    self._check_special(name, problem, seeds, special, expected, shift=shift)
 
     def _check_special(
         self,
@@ -308,6 +310,8 @@ class JudgeBenchmark:
         seeds: list[int],
         special: SpecialValues,
         expected: CallOutputs,
+        *,
+        shift: float,
     ) -> None:
         """Reject the candidate if it computes something else on special values; excuse rivals.
 
@@ -318,7 +322,7 @@ class JudgeBenchmark:
             with self._turn(name):
                 output = self._call(name, problem, "outputs", 0)
             with self._attribute_errors(name, problem):
-                self._compare_with(expected, output, shift=special.shift)
+                self._compare_with(expected, output, shift=shift)
         except CandidateRejected as e:
             reason = f"on inputs with {special.name}: {e.reason}"
             raise CandidateRejected(reason, problem) from e

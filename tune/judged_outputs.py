@@ -2,12 +2,17 @@
 
 import math
 
+import numpy as np
+
 from foretune.collect.isolated_implementation import CallOutputs, Output
 from foretune.collect.wrapped import values as arrays
-from foretune.collect.wrapped.output_comparison import ComparisonRules, output_error
-from foretune.collect.wrapped.special_values import SpecialValues
+from foretune.collect.wrapped.output_comparison import SHIFTED, ComparisonRules, output_error
+from foretune.collect.wrapped.special_values import TINY, SpecialValues
 from foretune.kernel import WrongResult
 
+MAX_TIMES_SMALLER = 1.0 / TINY
+"""Largest ratio of usual and special outputs that counts: inputs are no smaller than that."""
+MIN_SIZE = 1e-300
 MAX_INFINITE_SHARE = 0.5
 """Largest share of infinities and NaN in the output of a reference that accepts such inputs."""
 
@@ -38,6 +43,27 @@ def accepts_special_values(special: SpecialValues, output: CallOutputs, usual: C
         return infinite <= _count_infinite(usual)
     elements = sum(part.values.size for part in parts_of(output))
     return infinite <= MAX_INFINITE_SHARE * elements
+
+
+def rounding_shift(special: SpecialValues, output: CallOutputs, usual: CallOutputs) -> float:
+    """Return the shift of the rules (`ComparisonRules`) for an output on special values.
+
+    If the reference's output is far smaller than for usual inputs, as that of a norm after a layer
+    with a bias, terms of the usual size cancelled: one rounding error of these is accepted.
+    """
+    times_smaller = _size(usual) / max(_size(output), MIN_SIZE)
+    return max(special.shift, min(times_smaller, MAX_TIMES_SMALLER) / SHIFTED)
+
+
+def _size(outputs: CallOutputs) -> float:
+    """Return the root mean square of all finite fractions of an output; 0 without any."""
+    squares = []
+    for part in parts_of(outputs):
+        if part.values.dtype.kind in "fc":
+            magnitudes = np.abs(part.values).astype(float)
+            squares.append(np.square(magnitudes[np.isfinite(magnitudes)]))
+    together = np.concatenate([np.ravel(square) for square in squares]) if squares else np.zeros(0)
+    return float(np.sqrt(together.mean())) if together.size else 0.0
 
 
 def _count_infinite(outputs: CallOutputs) -> int:

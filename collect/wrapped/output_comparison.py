@@ -422,7 +422,8 @@ class _Walk:
             sample = finite[sampled_places(finite.size)]
             size = usual_size(sample, float(finite.max()), precision)
             terms = max(1.0, self.rules.input_elements / max(1, theirs.size))
-            lost = zero & (np.abs(theirs) > CANCELLED * precision * math.sqrt(terms) * size)
+            remains = CANCELLED * precision * math.sqrt(terms) * self.rules.shift * size
+            lost = zero & (np.abs(theirs) > remains)
             if lost.any():
                 number = int(np.flatnonzero(lost)[0])
                 raise WrongResult(

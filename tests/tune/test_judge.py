@@ -22,11 +22,14 @@ from foretune.collect.isolated_implementation import (
     Timed,
 )
 from foretune.collect.machine_load import LoadMonitor
+from foretune.collect.wrapped.output_comparison import SHIFTED
+from foretune.collect.wrapped.special_values import KINDS_OF_SPECIAL_VALUES, TINY
 from foretune.device import Device
 from foretune.errors import MeasurementError, UsageError
 from foretune.problem import Problem
 from foretune.tune import judge as module
 from foretune.tune.judge import CandidateRejected, JudgeBenchmark
+from foretune.tune.judged_outputs import rounding_shift
 from foretune.tune.results import Comparison, NoiseEstimate
 from foretune.tune.verdict import ProblemVerdict, Verdict
 
@@ -511,3 +514,22 @@ def test_command_judge_exit_code_follows_verdict(
 
     assert main(line) == exit_code
     assert words in capsys.readouterr().out
+
+
+def outputs_of(*values):
+    """Return outputs of a call, each an array in single precision."""
+    return CallOutputs(tuple(Output("array", np.array(v, np.float32)) for v in values), {})
+
+
+@pytest.mark.parametrize(
+    ("special", "usual", "shift"),
+    [
+        ([1e-5, 0.0], [1.0, 0.0], 1e5 / SHIFTED),
+        ([1.0], [2.0], 1.0),
+        ([0.0], [1.0], 1 / TINY / SHIFTED),
+    ],
+)
+def test_rounding_shift_is_how_much_smaller_the_output_is(special, usual, shift):
+    kind = KINDS_OF_SPECIAL_VALUES["tiny values"]
+    found = rounding_shift(kind, outputs_of(special), outputs_of(usual))
+    assert found == pytest.approx(shift, rel=1e-3)

@@ -280,6 +280,7 @@ def summed(x, b=2):
     return np.concatenate([x[i : i + b].sum(1) for i in range(0, len(x), b)])
 
 
+@pytest.mark.filterwarnings("ignore:summed with")  # other load may look like repeated arguments
 @pytest.mark.parametrize(
     "later", [{"b": [1, 2, 400]}, {"b": [100, 400]}, {"b": [1, 2], "restrictions": ["b < 2"]}]
 )
