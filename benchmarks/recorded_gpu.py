@@ -2,7 +2,8 @@
 
 `recorded_tables.read` asks for three kinds of files: those of `gpu_autotune.py` (whole lists),
 those of `gpu/libraries.py` (whole lists of other libraries' kernels, which must be installed), and
-the shipped run table of a GPU (parts of spaces; only products of tiles).
+run tables of a GPU (whole lists of `gpu/breadth.py` and `gpu/live.py`; of shipped ones, parts of
+spaces, and only products of tiles).
 """
 
 import json

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpu_stage_code import interpreted_kernels, killed_stage
 
 from foretune.datasets import read_runs, to_measurements
 from foretune.datasets.journal import journal_path
@@ -22,39 +23,6 @@ FOLDER = ROOT / "benchmarks" / "gpu"
 H200 = find_device("NVIDIA H200")
 KERNELS = 24
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-# The interpreter runs the default of each list, and another tile.
-INTERPRETED = """
-import json, sys
-sys.path.insert(0, {folder!r})
-import breadth
-
-for case in breadth.all_cases():
-    problem = case.kernel.problem(case.small)
-    inputs = case.kernel.make_inputs(problem)
-    expected = case.kernel.reference(inputs)
-    for config in (case.listed[0], case.listed[17]):
-        launch = case.kernel.build(problem, config, inputs)
-        case.kernel.invalidate_output(launch())
-        error = case.kernel.relative_error(launch(), expected)
-        limit = case.kernel.error_limit(problem, config)
-        print(json.dumps([case.name, str(config), error, limit]))
-"""
-KILLED = """
-import os, sys
-sys.path.insert(0, {folder!r})
-import stage
-write, written = stage.Table.append, []
-def append(self, *args, **named):
-    write(self, *args, **named)
-    written.append(1)
-    if len(written) == 40:
-        self._journal.write('{{"half a li')
-        self._journal.flush()
-        os._exit(9)
-stage.Table.append = append
-import breadth
-breadth.main(sys.argv[1:])
-"""
 
 REPLAY_FOLDER = ROOT / "tests" / "replay_gpu"
 for folder in (FOLDER, REPLAY_FOLDER):
@@ -94,7 +62,7 @@ def replayed(tmp_path_factory) -> Path:
     """A folder with short lists of one problem per kernel; the stage was killed once."""
     out = tmp_path_factory.mktemp("breadth")
     small = ("--replay", "--out", str(out), "--listed", "12", "--problems", "1")
-    killed = run(KILLED.format(folder=str(FOLDER)), *small)
+    killed = run(killed_stage(FOLDER, "breadth", 40), *small)
     assert killed.returncode == 9, killed.stderr
     assert len(read_runs(out / "breadth.parquet")) == 40
     printed("breadth.py", *small)
@@ -103,7 +71,9 @@ def replayed(tmp_path_factory) -> Path:
 
 def test_breadth_kernels_interpreted_agree_with_their_references():
     lines = printed(
-        INTERPRETED.format(folder=str(FOLDER)), TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES=""
+        interpreted_kernels(FOLDER, "breadth", "all_cases"),
+        TRITON_INTERPRET="1",
+        CUDA_VISIBLE_DEVICES="",
     )
     results = [json.loads(line) for line in lines.splitlines()]
     wrong = [result for result in results if not result[2] <= result[3]]

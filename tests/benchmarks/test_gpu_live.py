@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from gpu_stage_code import interpreted_kernels
 
 from foretune.datasets import read_runs
 
@@ -22,22 +23,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TRITON_DEFAULT_FP_FUSION": "1",  # Triton 3.9 warns where it is not set
 }
-# The interpreter runs the default of each list, and another tile.
-INTERPRETED = """
-import json, sys
-sys.path.insert(0, {folder!r})
-import live_kernels
-
-for case in live_kernels.cases():
-    problem = case.kernel.problem(case.small)
-    inputs = case.kernel.make_inputs(problem)
-    expected = case.kernel.reference(inputs)
-    for config in (case.listed[0], case.listed[17]):
-        launch = case.kernel.build(problem, config, inputs)
-        case.kernel.invalidate_output(launch())
-        error = case.kernel.relative_error(launch(), expected)
-        print(json.dumps([case.kernel.name, str(config), error, case.kernel.tolerance]))
-"""
 COMPILED = """
 import json, sys
 sys.path[:0] = [{folder!r}, {folder!r} + "/../../tests/replay_gpu"]
@@ -87,7 +72,7 @@ def replayed(tmp_path_factory) -> Path:
 
 
 def test_live_kernels_interpreted_agree_with_their_references():
-    code = INTERPRETED.format(folder=str(FOLDER))
+    code = interpreted_kernels(FOLDER, "live_kernels", "cases")
     lines = printed("-c", code, TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
     results = [json.loads(line) for line in lines.splitlines()]
     wrong = [result for result in results if not result[2] <= result[3]]

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from gpu_stage_code import killed_stage
 
 from foretune.datasets import read_runs, write_runs
 from foretune.datasets.journal import journal_path
@@ -25,22 +26,6 @@ CONFIGURATIONS = 24
 SHORT_WINDOWS = ("--window-s", "0.5", "--warm-s", "0.2", "--idle-s", "0.3", "--compilers", "1")
 POWER = ("--kernels", *KERNELS, "--windows", str(CONFIGURATIONS), "--repeated", "1")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-KILLED = """
-import os, sys
-sys.path.insert(0, {folder!r})
-import stage
-write, written = stage.Table.append, []
-def append(self, *args, **named):
-    write(self, *args, **named)
-    written.append(1)
-    if len(written) == 19:
-        self._journal.write('{{"half a li')
-        self._journal.flush()
-        os._exit(9)
-stage.Table.append = append
-import power
-power.main(sys.argv[1:])
-"""
 
 for folder in (FOLDER, BENCHMARKS, ROOT / "tests" / "replay_gpu"):
     if str(folder) not in sys.path:
@@ -76,7 +61,7 @@ def metered(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("power")
     replayed = ("--replay", "--out", str(out))
     printed("gpu/breadth.py", *replayed, "--listed", "12", "--problems", "2", "--cases", *CASES)
-    killed = run(KILLED.format(folder=str(FOLDER)), *replayed, *POWER, *SHORT_WINDOWS)
+    killed = run(killed_stage(FOLDER, "power", 19), *replayed, *POWER, *SHORT_WINDOWS)
     assert killed.returncode == 9, killed.stderr
     assert len(read_runs(out / "power.parquet")) == 19
     printed("gpu/power.py", *replayed, *POWER, *SHORT_WINDOWS)
